@@ -48,7 +48,8 @@ def read(path: Path, known: Mapping[str, list[str]] | None = None) -> Values:
     """
     text = read_small(path, MAX_BYTES).decode("utf-8-sig", "replace")
     kinds: dict[str, Callable[[str], Iterator[tuple[str, object]]]] = {
-        "shell": _shell, "YAML": _yaml, "JSON": _json, "TOML": _toml, "gin": _gin,
+        "shell": _shell, "YAML": _yaml, "JSON": lambda text: _flat(json.loads(text)),
+        "TOML": lambda text: _flat(tomllib.loads(text)), "gin": _gin,
     }  # fmt: skip
     if kind(path) not in kinds:
         raise ValueError(f"not one of {', '.join(SUFFIXES)}")
@@ -145,14 +146,6 @@ def _yaml(text: str) -> Iterator[tuple[str, object]]:
         raise ValueError(f"no YAML: {str(error).splitlines()[0]}") from None
 
 
-def _json(text: str) -> Iterator[tuple[str, object]]:
-    yield from _flat(json.loads(text))
-
-
-def _toml(text: str) -> Iterator[tuple[str, object]]:
-    yield from _flat(tomllib.loads(text))
-
-
 def _gin(text: str) -> Iterator[tuple[str, object]]:
     for line in text.splitlines():
         match = re.match(r"\s*([\w./@-]+)\s*=\s*([^#]+)", line)
@@ -164,14 +157,8 @@ def _gin(text: str) -> Iterator[tuple[str, object]]:
 def _flat(content: object, depth: int = 0, left: list[int] | None = None) -> Iterator[tuple[str, object]]:
     """Yields (name, plain value) of nested tables; at most `_MAX_VALUES`, however often aliases repeat a part."""
     left = [_MAX_VALUES] if left is None else left
-    items = (
-        content.items()
-        if isinstance(content, dict)
-        else enumerate(content)
-        if isinstance(content, list)
-        else ()
-    )
-    for name, value in items:
+    content = dict(enumerate(content)) if isinstance(content, list) else content
+    for name, value in content.items() if isinstance(content, dict) else ():
         left[0] -= 1
         if left[0] < 0 or depth > _MAX_DEPTH:
             return

@@ -5,9 +5,11 @@ mlcommons/training #880, notes of 2026-07-02: no binary files in a submission; p
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from compliance.findings import ADVICE, Finding, finding
+from compliance.submission.tree_files import kind_of
 
 _COMPILED = (".o", ".so", ".a", ".pyc", ".pyo", ".pyd", ".class", ".dll", ".exe", ".obj", ".cubin", ".hsaco")
 _ARCHIVES = (
@@ -36,19 +38,17 @@ def of_code(code: Path) -> Iterator[Finding]:
     for directory, names, files in os.walk(code):
         if count >= _MAX_FILES:
             break
-        folders = []
-        for name in sorted(names):
-            if name in _CACHES or name.endswith(".egg-info"):
-                litter["tree.cache"].append((os.path.join(directory, name), 0))
-            elif name != ".git":
-                folders.append(name)
-        names[:] = folders
+        caches = {name for name in names if name in _CACHES or name.endswith(".egg-info")}
+        litter["tree.cache"] += [(os.path.join(directory, name), 0) for name in sorted(caches)]
+        names[:] = sorted({*names} - caches - {".git"})
         looked = sorted(files)[: _MAX_FILES - count]
         count += len(looked) + 1
-        for name in looked:
-            if rule := _rule(directory, name):
-                path = os.path.join(directory, name)
-                litter[rule].append((path, os.lstat(path).st_size))
+        for path in (os.path.join(directory, name) for name in looked):
+            end = os.path.splitext(path.lower())[1]
+            if end in _COMPILED or (end == "" and _is_program(path)):
+                litter["tree.compiled"].append((path, os.lstat(path).st_size))
+            elif end in _ARCHIVES:
+                litter["tree.archive"].append((path, os.lstat(path).st_size))
     for rule, paths in litter.items():
         if paths:
             shown = ", ".join(os.path.relpath(path, code) for path, _ in paths[:_SHOWN])
@@ -57,23 +57,9 @@ def of_code(code: Path) -> Iterator[Finding]:
             yield finding(rule, ADVICE, code, _WANTED[rule], f"{shown}{more}{size}"[:300])
 
 
-def _rule(directory: str, name: str) -> str:
-    end = os.path.splitext(name.lower())[1]
-    if end in _COMPILED:
-        return "tree.compiled"
-    if end in _ARCHIVES:
-        return "tree.archive"
-    if end == "" and _is_program(os.path.join(directory, name)):
-        return "tree.compiled"
-    return ""
-
-
 def _is_program(path: str) -> bool:
     """Whether a file without a suffix is a program of a compiler (ELF)."""
-    if os.path.islink(path) or not os.path.isfile(path):
-        return False
-    try:
-        with open(path, "rb") as file:
+    if kind_of(path) == "file":
+        with suppress(OSError), open(path, "rb") as file:
             return file.read(4) == b"\x7fELF"
-    except OSError:
-        return False
+    return False

@@ -237,7 +237,8 @@ def _parse_seconds(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
         # The stock checker skips such a line; that matters if the rules know the key.
         found = ", ".join(list(fields)[:12]) if isinstance(fields, dict) else type(fields).__name__
         expected = 'an object with "value" and "metadata"'
-        return (_bad_field(text, number, expected, found or "{}", "line-field.missing", "value", key),)
+        about = {"wording": "line-field.missing", "names": {"name": "value"}, "key": key}
+        return (BadLine(number, _text(text), "line-field", expected, found or "{}", **about),)
     metadata = fields.get("metadata")
     notes = ()
     if metadata.__class__ is not dict:
@@ -291,7 +292,8 @@ def _explain(text: str, number: int, error: Exception) -> BadLine:
     key = fields.get("key")
     found = ", ".join(str(name)[:40] for name in list(fields)[:12]) or "{}"
     key = key if isinstance(key, str) else ""
-    return _bad_field(text, number, ", ".join(_FIELDS), found, wording, " and ".join(missing), key)
+    about = {"wording": wording, "names": {"name": " and ".join(missing)}, "key": key}
+    return BadLine(number, _text(text), "line-field", ", ".join(_FIELDS), found, **about)
 
 
 def _reason(error: Exception) -> str:
@@ -315,16 +317,8 @@ def _trailing(text: str, number: int, end: int) -> BadLine:
 def _field(
     text: str, number: int, name: str, expected: str, found: object, severity: str = "error"
 ) -> BadLine:
-    names = {"name": name}
-    return BadLine(
-        number, _text(text), "line-field", f"{name}: {expected}", shown(found), severity, "", names
-    )
-
-
-def _bad_field(
-    text: str, number: int, expected: str, found: str, wording: str, name: str, key: str
-) -> BadLine:
-    return BadLine(number, _text(text), "line-field", expected, found, "error", wording, {"name": name}, key)
+    about = "line-field", f"{name}: {expected}", shown(found)
+    return BadLine(number, _text(text), *about, severity, names={"name": name})
 
 
 def shown(value: object, limit: int = 80) -> str:

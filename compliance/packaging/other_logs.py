@@ -7,44 +7,38 @@ on disk. The layout: mlcommons/policies, submission_rules.adoc, "Directory Struc
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from common.errors import UserError
 from compliance.log.lines import TOKEN
 from compliance.packaging.package_output import SAFE_NAME, Part, as_json, open_file, read_file, real_folder
 from compliance.submission.runs import Run, read_run
-from compliance.submission.tree_files import by_number
+from compliance.submission.tree_files import by_number, has_token, kind_of
 
 _MAX_JSON_BYTES = 1 << 20
 _MAX_CODE_BYTES = 50 << 20  # mlperf_logging/repo_checker/repo_checker.py: no larger file in a repository
-_FIRST_BYTES = 1 << 20
 _MAX_CODE_FILES = 100_000
 
 
-class Folder(NamedTuple):
-    """The logs of one benchmark, in run order."""
+def read_folders(results: Path, system: str, ruleset: str | None) -> dict[str, list[Run]]:
+    """Returns {benchmark: its runs, in order}.
 
-    benchmark: str
-    runs: tuple[Run, ...]
-
-
-def read_folders(results: Path, system: str, ruleset: str | None) -> list[Folder]:
-    """Reads `results`/`system`/BENCHMARK/, `results`/BENCHMARK/, or one benchmark's logs directly in `results`.
+    Reads `results`/`system`/BENCHMARK/, `results`/BENCHMARK/, or one benchmark's logs directly in `results`.
 
     Raises UserError for links, for folders without logs, and for one folder with logs of several benchmarks.
     """
     root = results / system if (results / system).is_dir() else results
     real_folder(root, "name the folder of the logs")
     places = [root] if _logs(root) else [path for path in _entries(root) if real_folder(path)]
-    folders = [_folder(place, logs, ruleset) for place in places if (logs := _logs(place))]
+    folders: dict[str, list[Run]] = {}
+    for place in places:
+        if logs := _logs(place):
+            name, runs = _folder(place, logs, ruleset)
+            if folders.setdefault(name, runs) is not runs:
+                raise UserError(
+                    f"{root}: two folders hold logs of {name}; put the runs of one score in one folder"
+                )
     if not folders:
         raise UserError(f"{root}: no file with {TOKEN.decode()} lines in it; name the folder of the logs")
-    names = [folder.benchmark for folder in folders]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(
-                f"{root}: two folders hold logs of {name}; put the runs of one score in one folder"
-            )
     return folders
 
 
@@ -59,19 +53,14 @@ def _logs(folder: Path) -> list[Path]:
     """Returns a folder's logs in numeric order: result_*.txt, or without any, every file that holds a record."""
     files = [path for path in _entries(folder) if path.is_symlink() or not path.is_dir()]
     named = [path for path in files if re.fullmatch(r"result_.*\.txt", path.name)]
-    found = named or [path for path in files if not path.is_symlink() and path.is_file() and _has_token(path)]
+    found = named or [path for path in files if kind_of(path) == "file" and has_token(path)]
     return sorted(found, key=by_number)
 
 
-def _has_token(path: Path) -> bool:
-    with open_file(path) as file:
-        return TOKEN in file.read(_FIRST_BYTES)
-
-
-def _folder(place: Path, logs: list[Path], ruleset: str | None) -> Folder:
+def _folder(place: Path, logs: list[Path], ruleset: str | None) -> tuple[str, list[Run]]:
     for path in logs:
         open_file(path).close()  # refuses a link or a pipe before a later read could block on it
-    runs = tuple(read_run(path, ruleset) for path in logs)
+    runs = [read_run(path, ruleset) for path in logs]
     names = {run.benchmark for run in runs}
     if len(names) > 1:
         raise UserError(
@@ -80,7 +69,7 @@ def _folder(place: Path, logs: list[Path], ruleset: str | None) -> Folder:
     (name,) = names
     if not SAFE_NAME.fullmatch(name):
         raise UserError(f"{logs[0]}: submission_benchmark is {name[:40]!r}; a log has to name its benchmark")
-    return Folder(name, runs)
+    return name, runs
 
 
 # What descriptions name under `framework` -> the usual name of the implementation's folder.
@@ -171,16 +160,17 @@ def code_files(source: Path) -> dict[str, tuple[int, Path]]:
     return files
 
 
-def parts(folders: list[Folder], code: list[str], implementation_json: Path | None) -> list[Part]:
+def parts(folders: dict[str, list[Run]], code: list[str], implementation_json: Path | None) -> list[Part]:
     """Returns the parts of the package; `code` and `implementation_json` are those of the command line."""
     described = read_file(implementation_json, _MAX_JSON_BYTES) if implementation_json else None
     benchmarks = []
-    for folder in folders:
-        source = code_of(code, folder.benchmark)
+    for name, runs in folders.items():
+        source = code_of(code, name)
         if source is None:
-            raise UserError(f"--code: names no folder for {folder.benchmark}; give {folder.benchmark}=DIR")
-        runs = tuple((run, "") for run in folder.runs)
-        benchmarks.append(Part(folder.benchmark, runs, code_files(source), "", _call, described))
+            raise UserError(f"--code: names no folder for {name}; give {name}=DIR")
+        benchmarks.append(
+            Part(name, tuple((run, "") for run in runs), code_files(source), "", _call, described)
+        )
     return benchmarks
 
 

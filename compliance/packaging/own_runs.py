@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,24 +34,18 @@ _CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml", "
 
 
 @dataclass(frozen=True)
-class Result:
-    """One log and its record in run.json."""
-
-    path: Path
-    run: Run
-    record: dict
-
-
-@dataclass(frozen=True)
 class Benchmark:
-    """The runs of one benchmark on the system. Whatever describes all the runs must be equal in each."""
+    """The runs of one benchmark on the system, each with its record in run.json.
+
+    Whatever describes all the runs must be equal in each.
+    """
 
     name: str
-    results: tuple[Result, ...]
+    results: tuple[tuple[Run, dict], ...]
 
     def common(self, field: str) -> object:
         """Returns the value of `field` in the runs' records. Raises UserError if the records differ."""
-        values = [result.record.get(field) for result in self.results]
+        values = [record.get(field) for _, record in self.results]
         if any(value != values[0] for value in values):
             raise UserError(
                 f"{self.record}: the runs differ in {field!r}; package only runs of one kind together"
@@ -59,7 +54,7 @@ class Benchmark:
 
     @property
     def record(self) -> Path:
-        return self.results[0].path.parent / "run.json"
+        return self.results[0][0].path.parent / "run.json"
 
 
 def read_results(folder: Path, system: str) -> list[Benchmark]:
@@ -92,10 +87,13 @@ def _read_benchmark(place: Path) -> Benchmark:
     absent = sorted(set(records) - set(logs))
     if absent:
         raise UserError(f"{place / absent[0]}: is in run.json but not here; no run of a set may be left out")
-    results = tuple(
-        _read_result(path, records[path.name]) for path in sorted(map(place.joinpath, records), key=by_number)
-    )
-    return Benchmark(place.name, results)
+    results = []
+    for path in sorted(map(place.joinpath, records), key=by_number):
+        written = records[path.name].get("files")
+        if not isinstance(written, dict) or written.get(path.name) != digest_of(path):
+            raise UserError(f"{path}: is not the file that its run wrote (SHA-256 in run.json); restore it")
+        results.append((read_run(path), records[path.name]))
+    return Benchmark(place.name, tuple(results))
 
 
 def _records(path: Path) -> dict[str, dict]:
@@ -116,19 +114,16 @@ def _records(path: Path) -> dict[str, dict]:
     return runs
 
 
-def _read_result(path: Path, record: dict) -> Result:
-    files = record.get("files")
-    if not isinstance(files, dict) or files.get(path.name) != digest_of(path):
-        raise UserError(f"{path}: is not the file that its run wrote (SHA-256 in run.json); restore it")
-    return Result(path, read_run(path), record)
-
-
 def parts(benchmarks: list[Benchmark], source: Path | None, smoke: bool) -> list[Part]:
     """Returns the parts of the package; `source`: the checkout of the code, None: this one.
 
     Raises UserError if the runs' records are incomplete or differ, or the commit that ran is not to be had.
     """
-    source = source or _checkout()
+    if source is None and INSTALLED:
+        raise UserError(
+            "--source: not given, and an installed package has no commits; name the checkout that ran"
+        )
+    source = source or Path(__file__).resolve().parents[2]
     return [_part(one, source, smoke) for one in benchmarks]
 
 
@@ -146,18 +141,9 @@ def _part(benchmark: Benchmark, source: Path, smoke: bool) -> Part:
         )
 
     code = code_files(source, _commit(benchmark, source, smoke), benchmark.name)
-    runs = tuple((one.run, one.record["files"][one.path.name]) for one in benchmark.results)
+    runs = tuple((run, record["files"][run.path.name]) for run, record in benchmark.results)
     inside = f"{benchmark.name}/"
     return Part(benchmark.name, runs, code, inside, call, _implementation_json(benchmark))
-
-
-def _checkout() -> Path:
-    """Returns the checkout that this module belongs to."""
-    if INSTALLED:
-        raise UserError(
-            "--source: not given, and an installed package has no commits; name the checkout that ran"
-        )
-    return Path(__file__).resolve().parents[2]
 
 
 def description(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
@@ -172,12 +158,12 @@ def description(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
         raise UserError(
             f"{system}: its benchmarks ran on systems of different description; package them apart"
         )
-    first = benchmarks[0].results[0]
+    run, record = benchmarks[0].results[0]
     filled = {
         "submitter": org,
-        "division": str(first.run.header.get("submission_division", "")),
-        "status": str(first.run.header.get("submission_status", "")),
-        "system_name": str(first.record.get("hardware") or system),
+        "division": str(run.header.get("submission_division", "")),
+        "status": str(run.header.get("submission_status", "")),
+        "system_name": str(record.get("hardware") or system),
     }
     fields = {name: filled.get(name, described[0].get(name, "")) for name in NAMES}
     return as_json(fields)
@@ -230,22 +216,6 @@ def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int
     return files
 
 
-def _head(source: Path) -> str:
-    """Returns the commit that is checked out."""
-    return _git(source, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
-
-
-def _has_commit(source: Path, commit: object) -> bool:
-    """Whether the checkout knows the commit."""
-    if not (isinstance(commit, str) and re.fullmatch(r"[0-9a-f]{40,64}", commit)):
-        return False
-    try:
-        _git(source, "cat-file", "-e", f"{commit}^{{commit}}")
-    except UserError:
-        return False
-    return True
-
-
 def _git(source: Path, *arguments: str, text: bytes | None = None) -> bytes:
     command: Sequence[str] = ("git", "-C", str(source), *arguments)
     try:
@@ -264,10 +234,12 @@ def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
     """Returns the commit that ran; with `smoke`, the checkout's own commit if the run's commit is not available."""
     git = benchmark.common("git")
     commit, dirty = (git.get("commit"), git.get("dirty")) if isinstance(git, dict) else (None, True)
-    if _has_commit(source, commit) and (smoke or not dirty):
-        return commit
+    if isinstance(commit, str) and re.fullmatch(r"[0-9a-f]{40,64}", commit) and (smoke or not dirty):
+        with suppress(UserError):  # unless the checkout does not know the commit
+            _git(source, "cat-file", "-e", f"{commit}^{{commit}}")
+            return commit
     if smoke:
-        return _head(source)
+        return _git(source, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
     if dirty:
         raise UserError(
             f"{benchmark.record}: the runs used code that was not committed; commit, and run again"

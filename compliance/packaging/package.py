@@ -106,7 +106,7 @@ def _this_repository(args: argparse.Namespace) -> list[Entry]:
     if args.code or args.implementation_json or args.ruleset:
         raise UserError("--description: not given; --code, --implementation-json and --ruleset need it")
     benchmarks = own_runs.read_results(args.results, args.system)
-    runs = [(one.run, bool(one.record.get("smoke_run"))) for part in benchmarks for one in part.results]
+    runs = [(run, bool(record.get("smoke_run"))) for part in benchmarks for run, record in part.results]
     _refuse_unfit(runs, args)
     parts = own_runs.parts(benchmarks, args.source, args.smoke)
     return plan(parts, own_runs.description(benchmarks, args.org, args.system), *_names(args))
@@ -116,8 +116,9 @@ def _any_submitter(args: argparse.Namespace) -> list[Entry]:
     if args.source:
         raise UserError("--source: is for runs with a run.json; name the code with --code")
     folders = other_logs.read_folders(args.results, args.system, args.ruleset)
-    _refuse_unfit(((run, False) for folder in folders for run in folder.runs), args)
-    described = other_logs.description(args.description, args.org, folders[0].runs[0])
+    runs = [run for runs in folders.values() for run in runs]
+    _refuse_unfit(((run, False) for run in runs), args)
+    described = other_logs.description(args.description, args.org, runs[0])
     return plan(other_logs.parts(folders, args.code, args.implementation_json), described, *_names(args))
 
 

@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
@@ -62,7 +62,7 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
         if place and place[2] and not names and not any(_RESULT.fullmatch(name) for name in files):
             found = f"{len(files)} other files"
             findings.append(finding("tree.no-results", ERROR, directory, "result_<i>.txt", found))
-    for path in filter(_has_token, others):
+    for path in filter(has_token, others):
         directory = Path(os.path.abspath(path)).parent
         if place_of(directory) is not None:
             fix = "name it result_<i>.txt, or check it by its own name"
@@ -73,7 +73,7 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
         ):  # sample logs may lie beside code
             results.append(path)
     if not results and not findings:
-        results = [path for path in rest if _has_token(path)]
+        results = [path for path in rest if has_token(path)]
     return sorted(results), findings
 
 
@@ -160,10 +160,10 @@ def plain_files(folder: Path, pattern: str) -> list[Path]:
     return [path for path in sorted(folder.glob(pattern)) if kind_of(path) == "file"]
 
 
-def walk(root: Path, skipped: Callable[[str], bool] = lambda name: False) -> Iterator[tuple[str, list[str]]]:
-    """Yields (folder, its files, sorted) below a folder of code: no .git, no __pycache__, no folder `skipped`."""
+def walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yields (folder, its files, sorted) below a folder of code, without .git and __pycache__."""
     for directory, names, files in os.walk(root):
-        names[:] = sorted(name for name in names if name not in (".git", "__pycache__") and not skipped(name))
+        names[:] = sorted(name for name in names if name not in (".git", "__pycache__"))
         yield directory, sorted(files)
 
 
@@ -172,7 +172,8 @@ def by_number(path: Path) -> list[int | str]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
 
 
-def _has_token(path: str) -> bool:
+def has_token(path: str | Path) -> bool:
+    """Whether the first part of a file has a record; True for one that cannot be read."""
     try:
         with open(path, "rb") as file:
             return TOKEN in file.read(1 << 20)
