@@ -62,11 +62,6 @@ def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[F
     return shown, alike
 
 
-def _names(findings: Sequence[Finding]) -> str:
-    names = ", ".join(Path(one.path).name for one in findings[:_SHOWN_LOGS])
-    return names + (", ..." if len(findings) > _SHOWN_LOGS else "")
-
-
 def plural(count: int, noun: str) -> str:
     """Returns "1 log", "2 logs"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -80,7 +75,9 @@ def as_text(outcome: Outcome) -> str:
         blocks.append(clean(path))
         for finding in group:
             others = alike[id(finding)]
-            logs = f"  and in {plural(len(others), 'more log')}: {_names(others)}" if others else ""
+            names = ", ".join(Path(one.path).name for one in others[:_SHOWN_LOGS])
+            names += ", ..." if len(others) > _SHOWN_LOGS else ""
+            logs = f"  and in {plural(len(others), 'more log')}: {names}" if others else ""
             blocks.append(f"  {finding.severity}  {finding.rule}  {places(finding)}{clean(logs)}")
             blocks.append(f"    {clean(finding.message)}")
             blocks.append(f"    expected {clean(finding.expected)}; found {clean(finding.found)}")
@@ -93,13 +90,12 @@ def as_text(outcome: Outcome) -> str:
 
 def _acceptance(outcome: Outcome) -> list[str]:
     """Returns the answer of `accept` in a line, if runs are missing or the committee decides."""
-    if not outcome.submissions:
-        return []
-    from compliance.acceptance.answer import OPEN  # not needed for a log
-    from compliance.acceptance.whole import whole
+    if outcome.submissions:
+        from compliance.acceptance.whole import OPEN, whole  # not needed for a log
 
-    found = whole(outcome)  # where it is no more than the verdict, the last line has it
-    return [clean(f"accept: {found.line}")] if found.answer == OPEN else []
+        found = whole(outcome)  # where it is no more than the verdict, the last line has it
+        return [clean(f"accept: {found.line}")] if found.answer == OPEN else []
+    return []
 
 
 def _rulesets(outcome: Outcome) -> list[str]:

@@ -109,7 +109,8 @@ class Run:
         for key, value in header.items():
             if key in _FIRST:
                 continue
-            for one in value if _is_list_of_pairs(value) else [value]:
+            pairs = isinstance(value, list) and bool(value) and all(map(_is_pair, value))
+            for one in value if pairs else [value]:
                 self.event(key, *(one if _is_pair(one) else (one, {})))
 
     # ------------------------------------------------------------------------------------------- the clock
@@ -228,19 +229,15 @@ class Run:
 
     def _begin_block(self) -> None:
         self._in_block = True
-        self.event("block_start", kind=_START, metadata=self._block())
+        by_epoch = self.unit == "epoch_num"
+        self._first = {"first_epoch_num" if by_epoch else self.unit: self._number() + by_epoch}
+        length = {"epoch_count": self._block_epochs} if by_epoch else {}
+        self.event("block_start", kind=_START, metadata=self._first | length)
 
     def _end_block(self) -> None:
         if self._in_block:
             self._in_block = False
             self.event("block_stop", kind=_END, metadata=self._first)
-
-    def _block(self) -> dict[str, float]:
-        if self.unit != "epoch_num":
-            self._first = {self.unit: self._number()}
-            return self._first
-        self._first = {"first_epoch_num": self._number() + 1}
-        return {**self._first, "epoch_count": self._block_epochs}
 
     def _number(self) -> float:
         return int(self._at) if float(self._at).is_integer() else self._at
@@ -337,10 +334,6 @@ class Evaluation:
 
 def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping)
-
-
-def _is_list_of_pairs(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_pair, value))
 
 
 def _plain(value: object) -> object:

@@ -7,7 +7,7 @@ package_checker/power_checker.py: it asks for no rate, no coverage and no plausi
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
@@ -47,19 +47,17 @@ def bad_names(folder: Path, logs: list[str]) -> list[str]:
         except OSError:
             bad.add(log)
             continue
-        groups = [[name for name in names if name.startswith(start)] for start in ("node", "sw")]
+        groups = [
+            [os.path.splitext(name)[0].rpartition("_")[2] for name in names if name.startswith(start)]
+            for start in ("node", "sw")
+        ]
         counts[log] = len(groups[0]), len(groups[1])
-        if not all(_numbered(group) for group in groups):
+        if any(not text.isdecimal() or int(text) >= len(group) for group in groups for text in group):
             bad.add(log)
     for part in (0, 1):
         usual = Counter(count[part] for count in counts.values()).most_common(1)
         bad |= {log for log, count in counts.items() if count[part] != usual[0][0]}
     return [log for log in logs if log in bad]
-
-
-def _numbered(names: list[str]) -> bool:
-    found = [os.path.splitext(name)[0].rpartition("_")[2] for name in names]
-    return all(text.isdecimal() and int(text) < len(names) for text in found)
 
 
 def check(folder: Path, runs: Sequence[Run], description: dict | None) -> Iterator[Finding]:
@@ -76,18 +74,24 @@ def check(folder: Path, runs: Sequence[Run], description: dict | None) -> Iterat
             powers.append(power_logs.of_run(run, folder))
         except UserError as error:
             problems.append(str(error))
-    kinds: list[tuple[str, str, Callable[[RunPower], Iterator[str]]]] = [
+    kinds: list[tuple[str, str, Callable[[RunPower], Iterable[str]]]] = [
         ("power.clock", "readings at the time of the run", _clock),
         ("power.rate", "a reading each second, evenly, in the timed part of a run", _rate),
         ("power.coverage", "readings from run_start to run_stop", _coverage),
-        ("power.few", f"at least {_LEAST_READINGS} readings of a run", _few),
+        ("power.few", f"at least {_LEAST_READINGS} readings of a run", lambda run: (
+            f"{len(log.readings)} readings of {log.path.stem}"
+            for log in _timed(run) if len(log.readings) < _LEAST_READINGS
+        )),
         ("power.copies", "readings of its own for each node", _copies),
-        ("power.efficiency", "an efficiency above 0 and at most 1", _efficiency),
+        ("power.efficiency", "an efficiency above 0 and at most 1", lambda run: (
+            f"conversion_eff {log.efficiency:g} of {log.path.stem}"
+            for log in run.logs if log.efficiency is not None and not 0 < log.efficiency <= 1
+        )),
         ("power.start", "power_measurement_start before, power_measurement_stop behind the readings", _start),
         ("power.watts", "watts that such a system takes", lambda run: _watts(run, description)),
         ("power.nodes", "a log of every node", lambda run: _nodes(run, description)),
         ("power.energy", "one energy", _energy),
-    ]
+    ]  # fmt: skip
     for rule, expected, says in kinds:
         remarks = [
             f"{text} in {run.run.path.stem}" for run in powers if run.logs for text in list(says(run))[:1]
@@ -97,10 +101,6 @@ def check(folder: Path, runs: Sequence[Run], description: dict | None) -> Iterat
             yield finding(rule, ADVICE, folder / "power", expected, ("; ".join(remarks[:2]) + more)[:300])
     if problems:
         yield finding("power.read", ADVICE, folder / "power", "logs that can be read", problems[0][:200])
-
-
-def _inside(log: PowerLog, span: tuple[float, float]) -> list[float]:
-    return [time for time, _ in log.readings if span[0] <= time <= span[1]]
 
 
 def _agrees(log: PowerLog, span: tuple[float, float]) -> bool:
@@ -129,7 +129,7 @@ def _clock(run: RunPower) -> Iterator[str]:
 
 def _rate(run: RunPower) -> Iterator[str]:
     for log in _timed(run):
-        times = _inside(log, run.span)
+        times = [time for time, _ in log.readings if run.span[0] <= time <= run.span[1]]
         seconds = (run.span[1] - run.span[0]) / 1000
         rate = len(times) / seconds if seconds else 1.0
         gap = max((b - a for a, b in zip(times, times[1:])), default=0.0) / 1000
@@ -152,12 +152,6 @@ def _coverage(run: RunPower) -> Iterator[str]:
             yield f"no reading of {log.path.stem}"
 
 
-def _few(run: RunPower) -> Iterator[str]:
-    for log in _timed(run):
-        if len(log.readings) < _LEAST_READINGS:
-            yield f"{len(log.readings)} readings of {log.path.stem}"
-
-
 def _copies(run: RunPower) -> Iterator[str]:
     seen: dict[bytes, str] = {}
     for log in run.nodes:
@@ -166,12 +160,6 @@ def _copies(run: RunPower) -> Iterator[str]:
             if digest in seen:
                 yield f"{log.path.stem} has the readings of {seen[digest]}"
             seen.setdefault(digest, log.path.stem)
-
-
-def _efficiency(run: RunPower) -> Iterator[str]:
-    for log in run.logs:
-        if log.efficiency is not None and not 0 < log.efficiency <= 1:
-            yield f"conversion_eff {log.efficiency:g} of {log.path.stem}"
 
 
 def _start(run: RunPower) -> Iterator[str]:
@@ -183,11 +171,9 @@ def _start(run: RunPower) -> Iterator[str]:
 
 
 def _watts(run: RunPower, description: dict | None) -> Iterator[str]:
-    if description is None or not tree_system.count(description, "accelerators_per_node"):
+    if not (cards := tree_system.count(description, "accelerators_per_node")):
         return
-    said = description
-    cards = tree_system.count(said, "accelerators_per_node")
-    told = _TOLD_WATTS.search(str(said.get("accelerator_model_name", "")))
+    told = _TOLD_WATTS.search(str(description.get("accelerator_model_name", "")))
     low, high = _LEAST_WATTS * cards, _MOST_WATTS * cards
     if told:
         low, high = _LEAST_OF_TOLD * int(told[1]) * cards, _MOST_OF_TOLD * int(told[1]) * cards

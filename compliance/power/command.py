@@ -105,20 +105,18 @@ def _watts(run: power_logs.RunPower) -> float | None:
     return fmean(found) if found else None
 
 
-def _kilojoules(joules: float | None) -> str:
-    return "-" if joules is None else f"{joules / 1000:,.1f}"
-
-
 def _text(folders: list[Energies]) -> str:
+    def kilojoules(joules: float | None) -> str:
+        return "-" if joules is None else f"{joules / 1000:,.1f}"
+
     lines = []
     for row in folders:
         lines.append(f"{row.path.parent.name}/{row.path.name}: energy in kJ")
         table = [("", "rules", "stock", "W a node")]
         for name, rule, stock, watts in zip(row.runs, row.by_rules, row.by_stock, row.watts):
-            table.append(
-                (name, _kilojoules(rule), _kilojoules(stock), "-" if watts is None else f"{watts:,.0f}")
-            )
-        table.append(("score", _kilojoules(row.score), _kilojoules(row.stock_score), ""))
+            each = "-" if watts is None else f"{watts:,.0f}"
+            table.append((name, kilojoules(rule), kilojoules(stock), each))
+        table.append(("score", kilojoules(row.score), kilojoules(row.stock_score), ""))
         lines += [f"  {line}" for line in aligned(table, right=True)]
         if row.scaling != 1:
             lines.append(f"  scores include the factor {row.scaling:.6g} of scaling.json")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.errors import UserError
-from compliance.submission.tree_files import kind_of
+from compliance.submission.tree_files import SPECIAL, kind_of
 
 _NUMBERED = re.compile(r"(.+)_(\d{1,4})")
 
@@ -165,12 +164,8 @@ def _shown(folder: Path, uploads: Sequence[Upload]) -> str:
 
 def _special(folder: str, names: list[str]) -> list[str]:
     """Names pipes, sockets and devices, which a copy would wait for."""
-    modes = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
-    return [
-        name
-        for name, mode in modes.items()
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
-    ]
+    paths = {name: os.path.join(folder, name) for name in names}
+    return [name for name, path in paths.items() if kind_of(path) == SPECIAL and not os.path.isdir(path)]
 
 
 def _link(source: str, target: str) -> None:

@@ -18,6 +18,7 @@ _MAX_FOLDERS = 20_000
 _SCRIPTS = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
 
 # Compiled code, and what `run --power` measures.
+SPECIAL = "a special file"  # of `kind_of`; a folder is one, too
 HPC_LAYOUT = "the layout of MLPerf HPC, which is not covered"
 _NO_LOGS = frozenset({"__pycache__", "power_in_band"})
 
@@ -152,7 +153,7 @@ def kind_of(path: str | Path) -> str:
         return "a file that cannot be read"
     if stat.S_ISLNK(mode):
         return "a symbolic link"
-    return "file" if stat.S_ISREG(mode) else "a special file"
+    return "file" if stat.S_ISREG(mode) else SPECIAL
 
 
 def plain_files(folder: Path, pattern: str) -> list[Path]:
