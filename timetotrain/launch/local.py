@@ -67,14 +67,16 @@ def launch(job: Job) -> int:
     adopt_orphans()
     began, failures = time.monotonic(), list[int]()
     newest, in_vain = -1, 0  # The step of the newest checkpoint at a start, and the restarts from there.
+    trained = False  # In any attempt: what a later one finds wrong, like a full disk, is not the input.
     while True:
         status, cause = _attempt(job)
         if cause is None:
             break
         if cause.start > newest:
             newest, in_vain = cause.start, 0
+        trained = trained or cause.trained
         # A restart helps if nobody stopped the run, and it has trained or its input is not bad.
-        helps = not cause.stopped and (cause.trained or cause.code != UserError("").exit_code)
+        helps = not cause.stopped and (trained or cause.code != UserError("").exit_code)
         if in_vain >= job.max_restarts or not helps:
             break
         again = _again(job, cause, failures)

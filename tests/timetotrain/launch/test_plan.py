@@ -7,7 +7,8 @@ import pytest
 from common.config.schema import RunConfig
 from common.distributed import process
 from common.errors import UserError
-from timetotrain.launch import plan
+from timetotrain.launch import local, plan
+from timetotrain.launch.watch.failure_cause import Cause
 
 
 def test_ranks_of_uneven_hosts():
@@ -121,3 +122,18 @@ def test_fewer_gpus_than_processes_are_an_error():
 def test_a_restart_s_command_has_replicas_in_proportion_and_no_number_of_a_log():
     before = ["python", "--config.num_replicas=16", "--run=0"]
     assert plan.rescaled(before, 4, 3) == ["python", "--config.num_replicas=12"]
+
+
+@pytest.mark.parametrize("trained, attempts", [(False, 1), (True, 4)])
+def test_a_run_that_has_trained_starts_again_whatever_its_next_start_finds(monkeypatch, trained, attempts):
+    """A disk that is full at the start of a run is its input; one that is full after a restart may have space again."""
+    causes = [
+        Cause(0, "failed: an error of a step", 1, trained=trained),
+        *[Cause(0, "failed: disk full", 2)] * 9,
+    ]
+    left = iter(causes if trained else causes[1:])
+    tried = []
+    monkeypatch.setattr(local, "_attempt", lambda job: (tried.append(job), (2, next(left)))[1])
+    monkeypatch.setattr(local.time, "sleep", lambda _: None)
+    assert local.launch(local.Job("pjrt", ["true"], [plan.Host("localhost", 2)], max_restarts=3)) == 2
+    assert len(tried) == attempts
