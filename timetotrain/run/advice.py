@@ -30,6 +30,8 @@ _TRAINED = 5  # Part of the examples and epochs that a network needs if it start
 def outlook(config: RunConfig, least: Mapping[str, Any], rule: Rule | None) -> str:
     """Returns whether a run will beat its data's baseline, and if not, what would help; "" if nothing is known.
 
+    Runs with too few examples times epochs lost to it; of those with enough of them, but few examples, some won.
+
     Args:
       least: the baseline (timetotrain.run.ending.baseline).
       rule: the benchmark's; None if it has none.
@@ -52,7 +54,8 @@ def outlook(config: RunConfig, least: Mapping[str, Any], rule: Rule | None) -> s
     ways += [f"{examples} {of}"] if have < examples else []
     epochs = math.ceil(passes / max(have, examples))
     ways += [f"--config.train_epochs={epochs}"] if run < epochs else []
-    return f"will hardly beat {baseline}: it has {counts}; what helps: {', '.join(ways)}"
+    chance = "may not" if have * run >= passes else "will hardly"
+    return f"{chance} beat {baseline}: it has {counts}; what helps: {', '.join(ways)}"
 
 
 def cause(records: Sequence[history.Record], diverged: bool = False) -> str:

@@ -143,7 +143,8 @@ def test_a_recorded_run_without_enough_data_ends_early_with_its_best(name):
     assert bool(ends) == (name != "mnist-data1")  # Its quality rises to the end.
 
 
-# Real runs from nothing: benchmark, classes, examples, epochs, whether the best quality was above the baseline.
+# Real runs from nothing: benchmark, classes, examples, epochs, whether the best quality was above the baseline. The
+# sets with None were new to the rule, which said "will hardly" of them all, and three won: now it says "may not".
 RUNS = [
     ("resnet", 20, 10000, 4, True),  # Tiny ImageNet: 42.3 %, regression 27.3 %.
     ("resnet", 5, 250, 16, False),  # Five of its classes: 46.0 %, regression 44.8 %.
@@ -164,6 +165,10 @@ RUNS = [
     ("maskrcnn", 2, 271, 16, True),  # Nuclei: AP50 0.850.
     ("tsm_kinetics", 10, 528, 60, True),  # 71.7 %.
     ("transformer", 0, 3706, 28, True),  # BLEU above 39.
+    ("resnet", 3, 45, 358, None),  # Three of Tiny ImageNet's: 86.7 %, regression 60.0 %.
+    ("transformer", 0, 89, 121, None),  # 500 pairs of Multi30k: BLEU 9.6, nearest sentence 2.2.
+    ("ssd", 2, 24, 84, None),  # Nuclei: box mAP 0.481, median box 0.000.
+    ("tsm_kinetics", 3, 18, 325, None),  # Three of UCF101's: 41.7 %, majority 33.3 %, of 12 clips.
 ]
 
 
@@ -175,7 +180,14 @@ def test_a_run_says_before_it_whether_it_will_beat_the_baseline(benchmark, class
         module.PRESETS[module.HERE.own], num_train_examples=examples, train_epochs=float(epochs), **changes
     )
     said = advice.outlook(config, LEAST, module.HERE)
-    assert said.startswith(f"will {'' if better else 'hardly '}beat the baseline"), said
+    starts = (
+        ("will beat",)
+        if better
+        else ("may not beat",)
+        if better is None
+        else ("will hardly beat", "may not beat")
+    )
+    assert said.startswith(starts), said
     if not better:  # What it names would do.
         assert (f"weights (timetotrain weights {benchmark}" in said) == bool(module.HERE.weights)
         examples = max(examples, module.HERE.enough[0] * max(classes, 1))
