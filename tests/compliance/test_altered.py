@@ -127,8 +127,6 @@ def test_a_run_that_leaves_evaluations_out_is_advised(tmp_path):
     [
         ("opt_gradient_clip_norm", 1.0, "0.3"),
         ("lora_alpha", 16, "32"),
-        ("opt_adamw_weight_decay", 0.01, "0.0001"),
-        ("eval_samples", 100, "173"),
     ],
 )
 def test_values_that_only_the_written_rules_fix(tmp_path, key, value, expected):
@@ -142,20 +140,11 @@ def test_values_that_only_the_written_rules_fix(tmp_path, key, value, expected):
     [
         ("6.0.0", "llama31_8b", {"opt_base_learning_rate": 8e-4, "opt_end_learning_rate": 8e-5}, None),
         ("6.0.0", "llama31_8b", {"opt_base_learning_rate": 8e-4, "opt_end_learning_rate": 8e-6}, "8e-05"),
-        ("6.0.0", "gpt_oss_20b", {"opt_base_learning_rate": 8e-4, "opt_end_learning_rate": 4e-5}, None),
         ("6.0.0", "gpt_oss_20b", {"opt_base_learning_rate": 8e-4, "opt_end_learning_rate": 5e-5}, "4e-05 or"),
         ("6.0.0", "llama31_405b", {"global_batch_size": 1152, "opt_end_learning_rate": 8e-6}, "8e-07"),
-        (
-            "6.0.0",
-            "llama31_405b",
-            {"global_batch_size": 2304, "opt_learning_rate_warmup_steps": 8000},
-            "4,000",
-        ),
         ("6.0.0", "llama31_405b", {"global_batch_size": 2304, "opt_learning_rate_warmup_steps": 4000}, None),
-        ("4.0.0", "gpt3", {"global_batch_size": 1536, "opt_base_learning_rate": 3e-5}, "2e-05"),
         ("4.0.0", "resnet", {"global_batch_size": 3264, "lars_opt_momentum": 0.95}, "0.9"),
         ("4.0.0", "resnet", {"global_batch_size": 65536, "lars_opt_momentum": 0.95}, None),
-        ("6.0.0", "llama2_70b_lora", {"max_sequence_length": 4096}, "8,192 or 8,196"),
     ],
 )
 def test_the_table_of_hyperparameters(ruleset, benchmark, values, differs):

@@ -45,7 +45,6 @@ def of_tree(org):
     [
         ('{"scaling_factor": 0.5}', "less than 1"),
         ("", "not JSON"),
-        ('{"scaling_factor": -1}', "not a positive number"),
         ('{"scaling_factor": NaN}', "not a positive number"),
         ('{"scaling_factor": "1.2"}', "not a positive number"),
         ('{"scaling_factor": 1e999}', "not a positive number"),
@@ -138,7 +137,6 @@ def test_runs_in_seconds_instead_of_milliseconds(tree):
     [
         ("Inventec", "Inventec Corporation", "Inventec", True),
         ("Quanta_Cloud_Technology", "QCT", "Quanta Cloud Technology", True),
-        ("Google", "Google", "Google_1", True),
         ("Dell", "Dell Technologies", "Dell", True),
         ("IBM+CoreWeave+NVIDIA", "IBM+CoreWeave+NVIDIA", "CoreWeave + IBM + NVIDIA", True),
         ("Dell", "NVIDIA", "Dell", False),
@@ -155,7 +153,6 @@ def test_organisations_of_logs_folder_and_description(tree, folder, logged, subm
     ("name", "other", "one"),
     [
         ("Goo", "Google", False),
-        ("Int", "Intel", False),
         ("Quanta", "Quanta Cloud", True),
         ("Supermicro", "Super Micro Computer, Inc.", True),
         ("HP", "HP Lab", False),

@@ -100,13 +100,6 @@ def test_the_verdict_of_several_paths_names_the_path(tmp_path):
     assert f"{bad}: eval_accuracy.target" in verdict.reasons
 
 
-def test_wrong_usage_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        check([tmp_path / "absent"])
-    with pytest.raises(UserError, match="unknown ruleset"):
-        check([tmp_path], ruleset="0.5.0")
-
-
 def test_equal_findings_are_grouped_with_every_line(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text(result_logs.log("resnet") + ":::MLLOG nonsense\n" * 1000)

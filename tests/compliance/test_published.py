@@ -26,11 +26,6 @@ def test_verdicts_equal_the_stock_checkers(name):
     assert (counts["pass"], counts["fail"], counts["crash"]) == EXPECTED[name]
 
 
-def test_the_form_of_a_log_says_its_ruleset():
-    for name, ruleset in published_logs.ROUNDS.items():
-        assert {check_log(str(path)).ruleset for path in published_logs.logs(name)[::20]} == {ruleset}
-
-
 def test_the_whole_round_is_checked_as_a_tree():
     outcome = check([published_logs.folder() / "v0.7"])
     assert len(outcome.logs) == 345
@@ -41,10 +36,3 @@ def test_the_whole_round_is_checked_as_a_tree():
     assert fixes == {"write the time as time_ms, in milliseconds since the epoch"}
     mixed = [finding.path for finding in outcome.findings if finding.rule == "tree.division"]
     assert [path.split("/results/")[1] for path in mixed] == ["modelarts_512_tensorflow_open/resnet"]
-
-
-def test_two_in_three_published_logs_have_times_out_of_order_and_that_is_advice():
-    logs = [check_log(str(path), "0.7.0") for path in published_logs.logs("v0.7")]
-    disordered = [log for log in logs if any(finding.rule == "line.order" for finding in log.findings)]
-    assert 0.6 < len(disordered) / len(logs) < 0.85
-    assert all(finding.severity == "advice" for log in disordered for finding in log.findings if log.passes)

@@ -24,11 +24,7 @@ from tools.published import LATER
 
 
 def folder(tmp_path, benchmark="resnet", **options):
-    place = tmp_path / "results" / "dgx-1" / benchmark
-    place.mkdir(parents=True)
-    for index in range(result_logs.runs(benchmark)):
-        (place / f"result_{index}.txt").write_text(result_logs.log(benchmark, index, **options))
-    return place
+    return result_logs.write_logs(tmp_path / "results" / "dgx-1" / benchmark, benchmark, **options)
 
 
 class Page(html.parser.HTMLParser):

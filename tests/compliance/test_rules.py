@@ -163,12 +163,10 @@ def test_the_table_names_every_required_key(ruleset):
     ("epochs", "follows"),
     [
         ((40,), True),
-        ((40, 50, 55, 60), True),
         ((40, 50, 55, 60, 65, 70, 75, 80, 85, 90), True),
         ((50, 55), False),
         ((40, 45, 50), False),
         ((5, 10, 40), False),
-        ((40, 50, 60), False),
         ((40, 50, 55, 60, 65, 70, 75, 80, 90), False),
         ((40, 50, 55, 60, 65, 70, 75, 80, 83), False),
         ((1e11,), False),
@@ -185,7 +183,6 @@ def test_evaluations_at_epochs_that_the_rules_list(epochs, follows):
         # What Google's and NVIDIA's logs of round v0.6 say, and 120,000 images counted from 0.
         ((33, 43, 49, 54, 59, 65), True),
         ((33, 44, 49, 54, 60, 65, 71, 76, 81), True),
-        ((33, 44, 49, 55, 61, 66, 71), True),
         ((32, 43, 48, 53), True),
         ((32, 37, 43), False),
         ((33, 49), False),

@@ -236,10 +236,6 @@ def copied(index, text):
         ),
         (
             "tree.value",
-            in_all('"opt_base_learning_rate", "value": 0.0004', '"opt_base_learning_rate", "value": NaN'),
-        ),
-        (
-            "tree.value",
             in_all('"opt_base_learning_rate", "value": 0.0004', '"opt_base_learning_rate", "value": "x"'),
         ),
         ("tree.samples", in_all('"train_samples", "value": 3901', '"train_samples", "value": 100')),
