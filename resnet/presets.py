@@ -89,7 +89,7 @@ PRESETS: dict[str, Config] = named(
             schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
             data=Data(cache="decoded", shuffle_buffer=4000, area_range=(0.4, 1.0)),
         ),
-        # Real photographs: 20 classes of Tiny ImageNet, from scratch (make study STUDY=resnet-photos).
+        # Real photographs: 20 classes of Tiny ImageNet, from scratch (README.md).
         "cpu-photos": replace(
             _CPU,
             source="this repository: chosen on a fifth of the training images of Tiny ImageNet's first 20 classes",

@@ -50,11 +50,8 @@ _V06_512 = Config(
     optimizer=LazyAdam(base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
     schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
 )
-_V06_2048 = Config(
-    source="G6 benchmarks/transformer/{name}/run_and_time.sh",
-    ruleset="0.6.0",
-    quality_target=25.0,
-    replicas="tpu",
+_V06_2048 = replace(
+    _V06_512,
     global_batch_size=2048,
     eval_batch_size=2048,
     train_steps=7 * 271,
@@ -92,9 +89,8 @@ _V07_512 = Config(
     optimizer=LazyAdam(base_learning_rate=1.875, beta_2=0.98, epsilon=1e-9),
     schedule=Schedule(kind="noam", warmup_steps=1107.0, width=1024),
 )
-_V07_2048 = Config(
-    ruleset="0.7.0",
-    replicas="tpu",
+_V07_2048 = replace(
+    _V07_512,
     global_batch_size=2048,
     eval_batch_size=4096,
     train_epochs=7.0,
@@ -230,7 +226,7 @@ _CPU_PRESETS = {
         schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
         decode=Decode(source_length=40, extra_length=10),
     ),
-    # Takes most of an hour: photograph captions, English to German (lab/studies/multi30k.py).
+    # Takes most of an hour: photograph captions, English to German (README.md).
     "cpu-multi30k": replace(
         _CPU,
         source="this repository, for two CPU cores; layers, widths and dropout as Transformer-Tiny of Wu et al., 'Good "
