@@ -1,4 +1,4 @@
-"""Computes the mean and standard deviation of a log's last five evaluations, the paper's form of accuracy.
+"""Prints the mean and standard deviation of a log's last five evaluations, the paper's form of accuracy.
 
     python -m tsm_kinetics.last_five results/summit-8/tsm_kinetics/result_0.txt
 
@@ -7,66 +7,44 @@ reduce the influence of randomness" (paper 4.1). A run stops at its target, so u
 the end. TensorFlow-free.
 """
 
-import argparse
 import json
+import pathlib
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from common.errors import UserError
+from common.errors import Parser, UserError, answering
 
-PREFIX = ":::MLLOG "
+LAST = 5
 
 
-def accuracies(lines: Iterable[str]) -> list[float]:
-    """Reads the values of eval_accuracy, in order; skips other lines.
-
-    Raises UserError if a line with the log's prefix is not JSON.
-    """
+def accuracies(path: str) -> list[float]:
+    """Reads the values of eval_accuracy from a log, in order; skips other lines."""
     values = []
+    try:
+        lines = pathlib.Path(path).read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise UserError(f"{path}: cannot read it: {error.strerror}; name a log") from error
     for number, line in enumerate(lines, 1):
-        _, found, text = line.partition(PREFIX)
-        if not found:
-            continue
+        _, token, text = line.partition(":::MLLOG ")
         try:
-            record = json.loads(text)
-            if record["key"] == "eval_accuracy":
+            if token and (record := json.loads(text))["key"] == "eval_accuracy":
                 values.append(float(record["value"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"line {number}: no record of a log ({error}); is the file whole?") from error
+            raise UserError(f"{path}: line {number}: no record of a log ({error}); is it whole?") from error
     return values
 
 
-def summary(values: Sequence[float], last: int = 5) -> tuple[float, float]:
-    """Computes (mean, standard deviation) of the last values; the deviation divides by n - 1.
-
-    Raises UserError if there are fewer than `last` values.
-    """
-    if len(values) < last:
-        raise UserError(f"{len(values)} evaluations, {last} needed; train longer, or give a smaller --last")
-    return statistics.mean(values[-last:]), statistics.stdev(values[-last:]) if last > 1 else 0.0
-
-
+@answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m tsm_kinetics.last_five`, see --help; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tsm_kinetics.last_five",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="python -m tsm_kinetics.last_five", description=__doc__.splitlines()[0])
     parser.add_argument("logs", nargs="+", help="result files")
-    parser.add_argument("--last", type=int, default=5, help="evaluations")
-    arguments = parser.parse_args(argv)
-    for path in arguments.logs:
-        try:
-            with open(path) as file:
-                mean, deviation = summary(accuracies(file), max(1, arguments.last))
-        except (OSError, UnicodeDecodeError) as error:
-            print(f"error: cannot read {path}: {error}; name a log", file=sys.stderr)
-            return 2
-        except UserError as error:
-            print(f"error: {path}: {error}", file=sys.stderr)
-            return error.exit_code
+    for path in parser.parse_args(argv).logs:
+        values = accuracies(path)
+        if len(values) < LAST:
+            raise UserError(f"{path}: {len(values)} evaluations, {LAST} needed; train longer")
+        mean, deviation = statistics.mean(values[-LAST:]), statistics.stdev(values[-LAST:])
         print(f"{100 * mean:.2f} +- {100 * deviation:.2f} %  {path}")
     return 0
 

@@ -1,7 +1,6 @@
 """Tests the task: averages over views, counting, accumulation, initial weights, the three efficiencies."""
 
 import dataclasses
-import json
 import math
 import pathlib
 
@@ -12,10 +11,9 @@ import tensorflow as tf
 from common.config.clock import Clock
 from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
-from common.errors import UserError
-from common.layers import weight_files
 from common.layers.precision import precision
 from common.train import step as steps
+from tests.benchmarks import line
 from tsm_kinetics import efficiency, last_five, model, pretrained
 from tsm_kinetics.config import MODELS, Config, Data
 from tsm_kinetics.presets import PRESETS
@@ -171,72 +169,31 @@ def test_mean_inflation_keeps_a_constant_video_s_inner_frames() -> None:
         np.testing.assert_allclose(got[:, t], want, rtol=1e-8)
 
 
-def test_bad_weights_are_one_line(tmp_path: pathlib.Path) -> None:
-    network = model.build(SMALL, Single(), precision("fp64"))
-    weights = imagenet(network)
-    for change, message in (
-        ({"conv1.weight": None}, "no conv1/kernel"),
-        ({"conv1.weight": np.zeros([9, 3, 7, 7])}, r"conv1/kernel has shape \[7, 7, 3, 9\]"),
-    ):
-        kept = {k: v for k, v in {**weights, **change}.items() if v is not None}
-        np.savez(tmp_path / "w.npz", **kept)
-        with pytest.raises(UserError, match=message):
-            pretrained.load(network, tmp_path / "w.npz", "mean", Single())
-    (tmp_path / "w.h5").write_text("no weights")
-    with pytest.raises(UserError, match="not a whole file of weights"):
-        pretrained.load(network, tmp_path / "w.h5", "mean", Single())
-
-
-def test_damaged_weights_are_one_line(tmp_path: pathlib.Path) -> None:
-    """Covers an interrupted download and a changed byte: zipfile's errors are not OSErrors."""
-    network, path = model.build(SMALL, Single(), precision("fp64")), tmp_path / "w.npz"
-    np.savez(path, **imagenet(network))
-    whole, middle = path.read_bytes(), path.stat().st_size // 2
-    for content in (whole[:middle], whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :], b""):
-        path.write_bytes(content)
-        with pytest.raises(UserError, match="w.npz: not a whole file of weights"):
-            pretrained.load(network, path, "mean", Single())
-
-
-def test_names_of_keras_are_torchvision_s() -> None:
-    names = {
-        "conv1_conv": "conv1", "conv1_bn": "bn1", "conv2_block1_0_bn": "layer1.0.downsample.1",
-        "conv5_block3_2_conv": "layer4.2.conv2", "conv3_block4_1_bn": "layer2.3.bn1", "predictions": "fc",
-    }  # fmt: skip
-    assert {name: weight_files.torchvision_name(name) for name in names} == names
-
-
 def test_communication_is_latency_and_size_over_bandwidth() -> None:
-    network = efficiency.Network(latency=1e-5, bandwidth=1e9)
-    assert efficiency.communication_seconds(1e8, 1, network) == 0
+    link = 1e-5, 1e9
+    assert efficiency.communication_seconds(1e8, 1, *link) == 0
     # Two nodes: each sends half, twice.
-    assert efficiency.communication_seconds(1e8, 2, network) == pytest.approx(2e-5 + 0.1)
-    assert efficiency.communication_seconds(1e8, 8, network) == pytest.approx(14e-5 + 14 / 8 * 0.1)
-    assert efficiency.scalability(0.3, 1e8, 2, network) == pytest.approx(0.3 / (0.3 + 0.10002))
-    assert efficiency.unhidden_loading(0.3, 0.5) == 0 and efficiency.unhidden_loading(
-        0.5, 0.3
-    ) == pytest.approx(0.2)
+    assert efficiency.communication_seconds(1e8, 2, *link) == pytest.approx(2e-5 + 0.1)
+    assert efficiency.communication_seconds(1e8, 8, *link) == pytest.approx(14e-5 + 14 / 8 * 0.1)
+    assert efficiency.scalability(0.3, 1e8, 2, *link) == pytest.approx(0.3 / (0.3 + 0.10002))
 
 
-def test_smaller_networks_scale_further() -> None:
-    """Figure 3c: TSM above I3D 3x3x3, which has 1.9 times the gradients."""
-    network = efficiency.Network(bandwidth=1.25e9)
-    tsm = [one["scalability"] for one in efficiency.predicted(24.3e6 * 4, 0.28, network)]
-    i3d = [one["scalability"] for one in efficiency.predicted(47.0e6 * 4, 0.38, network)]
+def test_the_command_prints_table_1_and_the_scalability_of_the_paper_s_rates(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """Figure 3c: TSM scales further than I3D 3x3x3, which has 1.9 times the gradients."""
+    assert efficiency.main(["--models=tsm,i3d_3x3x3", "--bandwidth=1.25e9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| tsm | 8 x 224 x 224 x 3 | 32.7 (33.0) | 24.3 (24.3) | 27.15 (27.40)" in lines[2]
+    tsm, i3d = ([float(cell) for cell in line.split("|")[2:-1]] for line in lines[-2:])
     assert tsm[0] == i3d[0] == 1 and all(a > b for a, b in zip(tsm[1:], i3d[1:]))
 
 
 def test_the_command_measures_small_networks(capsys: pytest.CaptureFixture) -> None:
     flags = ["--system=cpu-tiny", "--batch_size=2", "--steps=1", "--measure"]
-    assert efficiency.main([*flags, "--models=tsm"]) == 0
-    row = json.loads(capsys.readouterr().out)
-    assert (
-        row["input_elements"] == 8 * 3 * 32 * 32
-        and row["compute_per_input"] == row["macs"] / row["input_elements"]
-    )
-    assert row["measured"]["clips_per_second"] > 0 and row["measured"]["utilization"] > 0
-    assert efficiency.main([*flags, "--models=tsm,i3d_3x1x1", "--table"]) == 0
-    assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("i3d_3x1x1")]) == 2
+    assert efficiency.main([*flags, "--models=tsm,i3d_3x1x1"]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "i3d_3x1x1" in line]
+    assert rows[0][1] == "32 x 32 x 32 x 3" and float(rows[0][5].split()[0]) > 0 and len(rows) == 2
     assert efficiency.main(["--models=slowfast"]) == 2
     assert "error: --models=slowfast: unknown" in capsys.readouterr().err
 
@@ -248,8 +205,11 @@ def test_the_command_measures_small_networks(capsys: pytest.CaptureFixture) -> N
         ("--batch_size=0", "--batch_size=0: must be at least 1"),
         ("--clips_per_device=-1", "--clips_per_device=-1: must be at least 1"),
         ("--image_size=-1", "--image_size=-1: must be at least 0"),
-        ("--latency=nan", "--latency=nan: must be at least 0, and finite"),
-        ("--bandwidth=0", "--bandwidth=0.0: must be bytes per second, more than 0"),
+        (
+            "--latency=nan",
+            "--latency=nan, --bandwidth=25000000000.0: must be at least 0, above 0, and finite",
+        ),
+        ("--bandwidth=0", "--latency=1.5e-06, --bandwidth=0.0: must be"),
         (
             "--system=cpu-tyni",
             "--system=cpu-tyni: unknown (did you mean cpu-tiny?); known: cpu-tiny, cpu-ucf101",
@@ -262,28 +222,14 @@ def test_a_flag_out_of_its_range_is_one_line(flag: str, message: str, capsys: py
     assert error.startswith(f"error: {message}") and error.count("\n") == 1
 
 
-def test_the_system_s_sizes_are_taken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    taken = []
-
-    def counted(config: Config) -> dict:
-        taken.append(config)
-        return {"parameters": 1, "paper": None}
-
-    monkeypatch.setattr(efficiency, "counted", counted)
-    larger = dataclasses.replace(PRESETS["summit-8"], image_size=256)
-    monkeypatch.setitem(efficiency.PRESETS, "summit-8", larger)
-    assert efficiency.main(["--system=summit-8", "--models=tsm"]) == 0
-    assert (taken[0].image_size, taken[0].num_replicas) == (256, 1)
-    capsys.readouterr()
-
-
 def test_the_last_five_evaluations(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     values = [0.1, 0.74, 0.741, 0.742, 0.743, 0.744]
-    lines = [":::MLLOG " + json.dumps({"key": "eval_accuracy", "value": v}) for v in values]
+    lines = [line("eval_accuracy", value) for value in values]
     path = tmp_path / "result_0.txt"
-    path.write_text("\n".join(["noise", ':::MLLOG {"key": "seed", "value": 1}', *lines]))
+    path.write_text("".join(["noise\n", line("seed", 1), *lines]))
     assert last_five.main([str(path)]) == 0
     assert capsys.readouterr().out.startswith("74.20 +- 0.16 %")
-    path.write_text("\n".join(lines[:3]))
-    assert last_five.main([str(path)]) == 2
-    assert "3 evaluations, 5 needed" in capsys.readouterr().err
+    for content, message in (("".join(lines[:3]), "3 evaluations, 5 needed"), (lines[0][:40], "line 1: ")):
+        path.write_text(content)
+        assert last_five.main([str(path)]) == 2
+        assert message in capsys.readouterr().err
