@@ -79,22 +79,6 @@ def assert_completed(server: Server, raw: pathlib.Path, errors: str) -> None:
     assert f"downloading {server.address}/test/{NEWSTEST[0]}" not in errors
 
 
-def assert_refuses_the_checksum(done: subprocess.CompletedProcess, name: str) -> None:
-    """Asserts that the last line reports a wrong checksum of the file `name`."""
-    assert done.returncode == 2
-    last = done.stderr.splitlines()[-1]
-    assert f"{name}: SHA-256 is" in last and "remove the file" in last
-
-
-def assert_failures_are_one_line(server: Server, benchmark: str, data_dir: pathlib.Path) -> None:
-    """Asserts one-line errors for a file missing on the server, and for a script without an output folder."""
-    done = server.init_datasets(benchmark, data_dir, NEWSTEST_URL=f"{server.address}/nowhere")
-    assert done.returncode == 2
-    assert "error: cannot download" in done.stderr.splitlines()[-1]
-    done = server.init_datasets(benchmark, data_dir, DATA_DIR="")
-    assert done.returncode == 2 and done.stderr.startswith("error: DATA_DIR is not set")
-
-
 def texts(folder: pathlib.Path, name: str, source: bytes, target: bytes) -> list[str]:
     """Writes parallel text and returns its paths: NAME.src and NAME.ref in `folder`."""
     paths = folder / f"{name}.src", folder / f"{name}.ref"
