@@ -368,13 +368,3 @@ def test_grouping_gives_each_example_once_an_epoch_and_can_be_entered_anywhere(e
         for expected in whole[start : start + 8]:
             actual = next(again)
             assert np.array_equal(actual.examples, expected.examples) and actual.group == expected.group
-
-
-def test_cpu_tiny_is_the_generated_set():
-    config = PRESETS["cpu-tiny"]
-    assert config.num_train_examples == tiny.TINY.train_images
-    assert (
-        config.num_eval_examples == tiny.TINY.eval_images
-        and config.num_eval_examples % config.eval_batch_size
-    )
-    assert config.num_classes == max(drawing.CATEGORIES) + 1 and config.max_instances >= tiny.TINY.most

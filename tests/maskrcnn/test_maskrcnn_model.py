@@ -368,10 +368,6 @@ def test_a_published_backbone_is_read_frozen_or_not(tmp_path):
     np.savez(tmp_path / "wide.npz", **published(4))
     with pytest.raises(UserError, match="is config.backbone_width 64 and the file a ResNet-50"):
         backbone.load(net, tmp_path / "wide.npz", Single())
-    del arrays["layer4.2.conv3.weight"]
-    np.savez(tmp_path / "less.npz", **arrays)
-    with pytest.raises(UserError, match="holds no layer4.2.conv3/kernel; .* of a ResNet-50"):
-        backbone.load(net, tmp_path / "less.npz", Single())
 
 
 @pytest.mark.parametrize("kind", ["fan_avg", "fan_in"])

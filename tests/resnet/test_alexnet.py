@@ -1,4 +1,4 @@
-"""Tests AlexNet-BN against the published layer table, and its keyed dropout."""
+"""Tests AlexNet-BN against the published layer table."""
 
 import dataclasses
 
@@ -7,11 +7,9 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.batch_norm import span_layers
-from common.layers.dropout import Dropout, micro_batch
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
 from common.train.describe import forward_macs, parameters
@@ -62,58 +60,3 @@ def test_a_step(name):
 def test_sizes_it_cannot_take(changes, message):
     with pytest.raises(UserError, match=message):
         dataclasses.replace(TINY, **changes).validate()
-
-
-def test_dropout_rate_scale_and_evaluation():
-    x = tf.ones([64, 1001])
-    layer = Dropout(Single(), 0.25, seed=5)
-    y = layer(x, training=True).numpy()
-    assert set(np.unique(y)) == {np.float32(0), np.float32(1) / np.float32(0.75)}
-    assert abs((y == 0).mean() - 0.25) < 0.01
-    assert np.array_equal(layer(x), x)
-
-
-def test_dropout_is_keyed_by_seed_and_draw():
-    x = tf.ones([4, 64])
-    layer, same, other = (Dropout(Single(), 0.5, seed=s) for s in (5, 5, 6))
-    first, second = layer(x, training=True).numpy(), layer(x, training=True).numpy()
-    assert not np.array_equal(first, second)
-    assert np.array_equal(same(x, training=True), first)
-    assert not np.array_equal(other(x, training=True), first)
-    same.draws.assign(1)
-    assert np.array_equal(same(x, training=True), second)
-
-
-def test_dropout_does_not_depend_on_the_replicas():
-    whole = Dropout(Single(), 0.5, seed=5)(tf.ones([8, 30]), training=True)
-    parts = dropped_by_four(tf.ones([2, 30]))
-    np.testing.assert_array_equal(np.concatenate(parts), whole)
-
-
-def test_micro_batches_drop_what_the_whole_batch_does():
-    whole, layer = (Dropout(Single(), 0.5, seed=5) for _ in range(2))
-    for _ in range(2):
-        parts = []
-        for i in range(4):
-            with micro_batch(i, 4):
-                parts.append(layer(tf.ones([2, 30]), training=True))
-        np.testing.assert_array_equal(np.concatenate(parts), whole(tf.ones([8, 30]), training=True))
-    assert int(layer.draws) == int(whole.draws) == 2
-
-
-def test_replicas_that_share_their_examples_drop_the_same():
-    """Two groups of two replicas drop the same elements as two replicas: masks depend on the examples only."""
-    whole = Dropout(Single(), 0.5, seed=5)(tf.ones([8, 30]), training=True)
-    parts = dropped_by_four(tf.ones([4, 30]), partitions=2)
-    np.testing.assert_array_equal(np.concatenate(parts[::2]), whole)
-    np.testing.assert_array_equal(np.concatenate(parts[1::2]), whole)
-
-
-def dropped_by_four(x, **kwargs):
-    """The output of dropout for `x` on each of four replicas."""
-    replicas = Mirrored(4)
-    with replicas.scope():
-        layer = Dropout(replicas, 0.5, seed=5, **kwargs)
-        layer.build(x.shape)
-    parts = tf.function(lambda: replicas.run(lambda: layer(x, training=True)), autograph=False)()
-    return replicas.local_results(parts)

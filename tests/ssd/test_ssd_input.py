@@ -168,10 +168,3 @@ def test_boxes_and_masks_of_the_generated_set_agree():
             x, y = columns.min(), rows.min()
             assert item["bbox"] == [x, y, columns.max() + 1 - x, rows.max() + 1 - y]
             assert (item["category_id"], item["area"]) == (category, mask.sum())
-
-
-def test_cpu_tiny_is_the_generated_set():
-    config = PRESETS["cpu-tiny"]
-    assert config.num_eval_examples == tiny.TINY.eval_images and config.num_classes == tiny.NUM_CLASSES
-    assert config.num_eval_examples % config.eval_batch_size
-    assert 0.95 * tiny.TINY.train_images < config.num_train_examples < tiny.TINY.train_images

@@ -9,34 +9,6 @@ from common.detection import nms
 from ssd.presets import PRESETS, SUPPRESSED_AT_ONCE
 from tests.benchmarks import assert_the_header_follows
 
-# Groups of replicas, replicas that share an image, peak rate, epochs, boundaries, batch-norm group, space-to-depth,
-# steps per loop (docs/sources.md, mlperf 1.2).
-ROWS = {
-    "tpu-v3-32": (32, 1, 0.096, 64, (42.6, 53.3), 2, False, 625),
-    "tpu-v3-128": (128, 1, 0.096, 64, (42.6, 53.3), 8, True, 625),
-    "tpu-v3-256": (256, 1, 0.096, 64, (42.6, 53.3), 16, True, 625),
-    "tpu-v3-512": (512, 1, 0.16, 80, (56, 70), 16, True, 313),
-    "tpu-v3-1024": (256, 4, 0.16, 80, (56, 70), 8, True, 313),
-    "tpu-v3-2048": (512, 4, 0.16, 80, (56, 70), 16, True, 313),
-    "tpu-v4-16": (16, 1, 0.0992, 64, (40, 50), 1, True, 578),
-    "tpu-v4-128": (128, 1, 0.0992, 64, (40, 50), 8, True, 578),
-    "tpu-v4-512": (512, 1, 0.16, 80, (56, 70), 16, True, 289),
-    "tpu-v3-8192": (1024, 8, 0.16, 105, (72, 90), 16, True, 145),
-}
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_preset_is_the_published_row(name: str) -> None:
-    config = PRESETS[name]
-    groups, partitions, peak, epochs, boundaries, bn_group, s2d, block = ROWS[name]
-    assert (config.num_groups, config.partitions) == (groups, partitions)
-    assert config.optimizer.base_learning_rate == pytest.approx(peak)
-    assert config.train_epochs == epochs and config.schedule.boundaries == boundaries
-    assert config.bn_span == 64 == bn_group * config.micro_batch_size
-    assert config.space_to_depth == s2d and Clock.of(config).steps_per_block == block
-    assert (config.optimizer.momentum, config.optimizer.weight_decay) == (0.9, 5e-4)
-    assert config.optimizer.skip_kinds == () and config.optimizer.scaled_momentum
-
 
 @pytest.mark.parametrize(
     ("name", "steps"),

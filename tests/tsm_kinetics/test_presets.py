@@ -11,7 +11,6 @@ from compliance.findings import ERROR
 from compliance.log.check_log import check_log
 from tests.benchmarks import header, scripted_log
 from tests.timetotrain.run.planned import command_of
-from tsm_kinetics import tiny
 from tsm_kinetics.config import Config
 from tsm_kinetics.presets import PRESETS
 
@@ -136,13 +135,3 @@ def test_a_model_brings_its_frames() -> None:
     }
     assert frames == {"tsm": 8, "i3d_3x3x3": 16}
     assert dataclasses.replace(PRESETS["summit-8"], model="i3d_3x1x1").frames == 32
-
-
-def test_cpu_tiny_is_the_generated_set() -> None:
-    config = PRESETS["cpu-tiny"]
-    assert (config.num_train_examples, config.num_eval_examples) == (
-        tiny.TINY.train_videos,
-        tiny.TINY.eval_videos,
-    )
-    assert config.num_classes == len(tiny.CLASSES) and config.num_eval_examples % config.eval_batch_size
-    assert not config.data.flip and config.data.eval_short_side == tiny.TINY.size
