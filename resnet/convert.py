@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import tqdm
 
 from common.data import conversion, pictures, record_counts, text_files, tfrecords
 from common.errors import Parser, UserError, answering
@@ -117,30 +116,6 @@ def _note(folder: Path, splits: dict[str, tuple[list[images.Item], int]]) -> Non
     conversion.keep_apart(folder, splits, "convert.json", text)
 
 
-def verify(path: str | os.PathLike, expected: str) -> None:
-    """Compares a file's MD5 with the published one. Raises UserError if they differ, or the file cannot be read."""
-    digest = hashlib.md5()
-    try:
-        size = os.path.getsize(path)
-        with (
-            open(path, "rb") as file,
-            tqdm.tqdm(
-                total=size, unit="B", unit_scale=True, desc=f"verifying {Path(path).name}", disable=None
-            ) as bar,
-        ):
-            while block := file.read(1 << 22):
-                digest.update(block)
-                bar.update(len(block))
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path}: {error.strerror}; download it again or correct the path"
-        ) from error
-    if digest.hexdigest() != expected.lower():
-        raise UserError(
-            f"{path}: MD5 is {digest.hexdigest()}, must be {expected}; remove the file, download it again"
-        )
-
-
 def class_names(path: str | os.PathLike | None, flag: str = "--class-names") -> dict[str, str]:
     """Reads lines with a WordNet id (or class folder) and a name; skips other lines.
 
@@ -167,8 +142,7 @@ def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[images.Item],
     ):
         if path is not None and not os.path.exists(path):
             raise UserError(f"{option} {path}: not there; correct the path or download it")
-        if md5:
-            verify(path, md5)
+        conversion.verify(path, md5)
     train = images.train_items(arguments.train)
     if arguments.hold_out is None:
         validation = images.validation_items(

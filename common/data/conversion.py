@@ -78,6 +78,27 @@ def fingerprint(paths: Iterable[str | os.PathLike]) -> str:
     return digest.hexdigest()
 
 
+def verify(path: str | os.PathLike, expected: str | None) -> None:
+    """Raises UserError if the file's MD5 checksum is not `expected`; None accepts any."""
+    if not expected:
+        return
+    digest = hashlib.md5(usedforsecurity=False)
+    try:
+        size, done = os.path.getsize(path), 0
+        with open(path, "rb") as file:
+            while block := file.read(1 << 24):
+                digest.update(block)
+                before, done = done, done + len(block)
+                if size > 1 << 30 and done * 10 // size > before * 10 // size:
+                    print(f"verifying {path}: {done * 100 // size} %", file=sys.stderr, flush=True)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; download it again") from error
+    if digest.hexdigest() != expected.lower():
+        raise UserError(
+            f"{path}: MD5 is {digest.hexdigest()}, not {expected}; remove it and download it again"
+        )
+
+
 def keep_apart(folder: Path, splits: Iterable[str], note: str, text: str) -> None:
     """Ensures that a folder holds the shards of only one conversion.
 

@@ -159,27 +159,6 @@ def _write_shard(
     return dropped
 
 
-def verify(path: str, expected: str | None) -> None:
-    """Raises UserError if the file's MD5 checksum is not `expected`; None accepts any."""
-    if not expected:
-        return
-    digest = hashlib.md5(usedforsecurity=False)
-    try:
-        size, done = os.path.getsize(path), 0
-        with open(path, "rb") as file:
-            while block := file.read(1 << 24):
-                digest.update(block)
-                before, done = done, done + len(block)
-                if size > 1 << 30 and done * 10 // size > before * 10 // size:
-                    print(f"verifying {path}: {done * 100 // size} %", file=sys.stderr, flush=True)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; download it again") from error
-    if digest.hexdigest() != expected:
-        raise UserError(
-            f"{path}: MD5 is {digest.hexdigest()}, not {expected}; remove it and download it again"
-        )
-
-
 @answering(interrupted="interrupted; the same command goes on with the shards that are missing")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m common.detection.convert`; see --help."""
@@ -202,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = vars(parser.parse_args(argv))
     if arguments["annotations"]:
-        verify(arguments["annotations"], arguments["annotations_md5"])
+        conversion.verify(arguments["annotations"], arguments["annotations_md5"])
     for split in SPLITS:
         _convert_split(split, arguments)
     return 0
@@ -214,7 +193,7 @@ def _convert_split(split: str, arguments: Mapping[str, Any]) -> None:
         raise UserError(
             f"--{split}-annotations: name the annotation file, or the zip file with --annotations"
         )
-    verify(arguments[split], arguments[f"{split}_md5"])
+    conversion.verify(arguments[split], arguments[f"{split}_md5"])
     large = os.path.isfile(arguments[split]) and os.path.getsize(arguments[split]) > 1e9
     dropped = convert(
         arguments["data_dir"],
