@@ -48,8 +48,6 @@ class Tiny:
       contrast: range of the grey difference between a texture's two colours.
       ground_contrast: range of the background texture's contrast; 0 makes it plain.
       noise: standard deviation of the noise on each value.
-      occlusion: side of a randomly placed square of random colour that covers part of the picture; 0: none.
-      label_noise: fraction of the *training* labels replaced by random ones.
     """
 
     seed: int = 20
@@ -66,8 +64,6 @@ class Tiny:
     contrast: tuple[float, float] = (0.50, 0.75)
     ground_contrast: tuple[float, float] = (0.0, 0.12)
     noise: float = 0.03
-    occlusion: float = 0.0
-    label_noise: float = 0.0
 
 
 TINY = Tiny()
@@ -96,12 +92,7 @@ def draw(tiny: Tiny, split: str, first: int, count: int) -> tuple[np.ndarray, np
     texture = filled / np.maximum(cover, 1e-6)
     image = _painted(rng, _averaged(ground), between(*tiny.ground_contrast))
     image += cover[..., None] * (_painted(rng, texture, between(*tiny.contrast)) - image)
-    if tiny.occlusion:
-        _occlude(rng, image, tiny.occlusion)
     image += tiny.noise * rng.standard_normal(image.shape, np.float32)
-    if split == "train":
-        wrong = rng.random(count) < tiny.label_noise
-        labels = np.where(wrong, rng.integers(NUM_CLASSES, size=count), labels)
     return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8), labels.astype(np.int64)
 
 
@@ -167,13 +158,6 @@ def _painted(rng: np.random.Generator, texture: np.ndarray, contrast: np.ndarray
     grey = np.stack([middle - sign * half, middle + sign * half], -1)
     first, second = np.moveaxis(grey[..., None] + hue, 1, 0)[:, :, None, None, :].astype(np.float32)
     return first + texture[..., None] * (second - first)
-
-
-def _occlude(rng: np.random.Generator, image: np.ndarray, part: float) -> None:
-    side = round(part * image.shape[1])
-    for picture in image:
-        top, left = rng.integers(0, image.shape[1] - side + 1, 2)
-        picture[top : top + side, left : left + side] = rng.random(3)
 
 
 def examples(tiny: Tiny, split: str) -> Iterator[bytes]:
