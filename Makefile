@@ -8,7 +8,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV := $(shell command -v uv)
-STUDY ?= resnet-photos
+STUDY ?= legw-mnist
 # Of jax's runtime for NVIDIA's GPUs: 13, which needs driver 580, or 12.
 CUDA ?= 13
 LOCK := tools/requirements/dev.lock
@@ -73,7 +73,7 @@ e2e-pjrt: $(VENV)/.dev ## every tiny benchmark to its target through --replicas=
 e2e-jax: $(VENV)/.dev ## a program of four replicas by each minor release of jax from 0.7 on, in environments of their own
 	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(JAX_TESTS) $(ARGS)
 
-study: $(VENV)/.dev ## a study on real data: make study STUDY=resnet-photos
+study: $(VENV)/.dev ## a study on real data: make study STUDY=legw-ptb
 	@$(PY) -m lab.studies $(STUDY) $(ARGS)
 
 bench: $(VENV)/.dev ## measurements, most next to a named peer, into lab/bench/results/

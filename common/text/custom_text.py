@@ -21,7 +21,7 @@ from common.text import parallel, subwords
 from common.text.conversion import Text
 
 MOST_HELD = 3000  # Maximum number of held-out pairs; WMT's newstest2014 has 3,003.
-# (Text size limit in bytes, number of merges or subwords), following lab/studies/multi30k (29,000 pairs).
+# (Text size limit in bytes, number of merges or subwords), following the presets cpu-multi30k (29,000 pairs).
 _VOCABULARIES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
 SHARD_BYTES = 16 << 20  # Of text.
 # Maximum characters of a side, and for each token that --max-length allows: longer pairs are left out before the

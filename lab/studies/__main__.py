@@ -6,23 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from common.errors import Parser, answering
-from lab.studies import (
-    fine_tuning,
-    legw,
-    multi30k,
-    nuclei,
-    resnet_photos,
-    ucf101,
-)
+from lab.studies import legw, ucf101
 from lab.studies.legw_values import MNIST, PTB
 
-STUDIES = {
-    "fine-tuning": fine_tuning,
-    "multi30k": multi30k,
-    "nuclei": nuclei,
-    "resnet-photos": resnet_photos,
-    "ucf101": ucf101,
-}
 LEGW = (MNIST, PTB)
 
 
@@ -30,10 +16,9 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of every study."""
     whole = Parser(prog="timetotrain study", description=__doc__)
     commands = whole.add_subparsers(required=True, metavar="NAME")
-    for name, module in STUDIES.items():
-        command = commands.add_parser(name, help=module.__doc__.splitlines()[0])
-        module.add_arguments(command)
-        command.set_defaults(study=module.run)
+    command = commands.add_parser("ucf101", help=ucf101.__doc__.splitlines()[0])
+    ucf101.add_arguments(command)
+    command.set_defaults(study=ucf101.run)
     for study in LEGW:
         batches = f"batches {study.batch} to {study.batch * study.largest:,}"
         command = commands.add_parser(

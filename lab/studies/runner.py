@@ -61,15 +61,6 @@ class Row(Protocol):
     flags: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A row of these fields alone."""
-
-    id: str
-    seed: int = 0
-    flags: tuple[str, ...] = ()
-
-
 def settings(**values: object) -> tuple[str, ...]:
     """Builds --config flags from keywords: `optimizer__momentum=0.9` gives --config.optimizer.momentum=0.9."""
     return tuple(f"--config.{k.replace('__', '.')}={v}" for k, v in values.items())
@@ -127,11 +118,6 @@ class Runner:
         self._done = done or {}
         self._data: pathlib.Path | None = None
         self._children = Children(FIX)
-
-    def named(self, name: str, seed: int = 0, flags: tuple[str, ...] = ()) -> Run:
-        """Returns a row whose id contains its configuration's digest, so that other settings make another row."""
-        config = identity(self.study, Run(name, seed, flags), self.extra)[0]
-        return Run(f"{name}-{config[:8]}", seed, flags)
 
     def record(self, row: Row) -> dict | None:
         """Returns the record of a finished row, or None.
@@ -287,16 +273,6 @@ def convert(source: pathlib.Path, module: str, *arguments: object) -> None:
     """
     if status := guarded([sys.executable, "-m", module, *arguments]):
         raise UserError(f"converting {source} failed; see above", status)
-
-
-def counts(records: pathlib.Path) -> dict[str, int]:
-    """Returns the numbers of "train" and "eval" examples in a folder of TFRecords."""
-    from common.data import tfrecords
-
-    patterns = {"train": "train-*", "eval": "validation-*"}
-    return {
-        name: sum(tfrecords.count(str(f)) for f in sorted(records.glob(p))) for name, p in patterns.items()
-    }
 
 
 def evaluated(task: Any, checkpoints: pathlib.Path) -> Mapping[str, Any]:

@@ -1,6 +1,5 @@
 """Tests where studies find their data: in an archive, or in a folder that a user filled."""
 
-import gzip
 import pathlib
 import tarfile
 import zipfile
@@ -8,7 +7,7 @@ import zipfile
 import pytest
 
 from common.errors import UserError
-from lab.studies import data, multi30k
+from lab.studies import data
 from lab.studies.legw_values import FILES, PTB
 
 
@@ -110,22 +109,4 @@ def test_a_zip_file_that_is_not_whole_is_one_line_and_leaves_nothing(places, zip
             archive.writestr("ptb.train.txt", "a b")
     with pytest.raises(UserError, match="ptb.zip: cannot unpack ptb.train.txt, .*; get it again"):
         PTB.data()
-    assert [p.name for p in (places / "cache").iterdir()] == ["text"]
-
-
-CUT = gzip.compress(b"a b c d e f g", mtime=0)[:-9]
-
-
-@pytest.mark.parametrize("content", [None, b"no gzip", CUT], ids=["gone", "foreign", "cut"])
-def test_a_text_that_cannot_be_read_is_one_line_before_anything_is_converted(
-    places, monkeypatch, content
-) -> None:
-    folder = places / "shared" / "data" / "text" / "multi30k"
-    folder.mkdir(parents=True)
-    (folder / f"{multi30k.TEST}.en.gz").write_bytes(gzip.compress(b"a"))
-    if content is not None:
-        (folder / f"{multi30k.TEST}.de.gz").write_bytes(content)
-    monkeypatch.setattr(multi30k, "convert", lambda *_: pytest.fail("converted"))
-    with pytest.raises(UserError, match="test_2016_flickr.de.gz: cannot read it: .*; get the archive again"):
-        multi30k._convert("gnmt")
     assert [p.name for p in (places / "cache").iterdir()] == ["text"]

@@ -39,6 +39,13 @@ sys.exit(1)
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class Row:
+    id: str
+    seed: int = 0
+    flags: tuple[str, ...] = ()
+
+
 STUDY = runner.Study(name="idle", benchmark="idle", preset="cpu-tiny", data=lambda: ROOT, checkpoints=2)
 
 
@@ -51,7 +58,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(
         runner, "identity", lambda study, row, extra: ("", row.seed)
     )  # The benchmark has no configuration.
-    return lambda seed: runner.Runner(STUDY).run_all([runner.Run("row", seed)])[0]
+    return lambda seed: runner.Runner(STUDY).run_all([Row("row", seed)])[0]
 
 
 @pytest.mark.parametrize("seed, quality", [(1, 0.5), (3, None)])
@@ -67,7 +74,7 @@ def test_a_run_begins_without_what_an_interrupted_one_left(run, tmp_path) -> Non
         path.parent.mkdir(parents=True)
         path.touch()
     assert run(1)["quality"] == 0.5 and not any(path.exists() for path in left)
-    assert runner.Runner(STUDY).log(runner.Run("row")).is_file()
+    assert runner.Runner(STUDY).log(Row("row")).is_file()
 
 
 def test_a_second_call_touches_nothing_of_a_call_that_trains(run, tmp_path) -> None:
@@ -92,7 +99,7 @@ def test_a_log_that_is_gone_is_one_line(run, tmp_path) -> None:
     run(1)
     shutil.rmtree(tmp_path / "results/study-idle/logs")
     with pytest.raises(UserError, match="the run's log is gone; remove .*rows/row.json to train it again"):
-        runner.Runner(STUDY).log(runner.Run("row"))
+        runner.Runner(STUDY).log(Row("row"))
 
 
 def test_a_record_that_a_full_disk_refuses_is_one_line_and_no_record(run, tmp_path, monkeypatch) -> None:
@@ -116,7 +123,7 @@ def test_an_exception_is_one_line_that_says_where_the_rest_is(run, tmp_path, see
 
 # A study that makes its data first.
 MAKING = """
-import dataclasses, pathlib, sys
+import pathlib, sys, types
 from common.errors import UserError
 from lab.studies import runner
 
@@ -125,9 +132,10 @@ def data():
     raise UserError(f"making it failed: {status}")
 
 runner.ROOT = pathlib.Path(sys.argv[1])
+row = types.SimpleNamespace(id="row", seed=0, flags=())
 runner.identity = lambda study, row, extra: ("", row.seed)
 try:
-    runner.Runner(runner.Study(name="idle", benchmark="idle", preset="", data=data)).run_all([runner.Run("row")])
+    runner.Runner(runner.Study(name="idle", benchmark="idle", preset="", data=data)).run_all([row])
 except UserError as error:
     print(error)
     sys.exit(error.exit_code)
