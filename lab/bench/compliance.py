@@ -27,8 +27,6 @@ for path in sys.stdin.read().split("\\n"):
     stock_checker.verdict(path, sys.argv[1], seconds=600)
 """
 
-_LOGS_V5 = 1000
-
 
 def _measure(command: list[str], text: str = "") -> tuple[float, float, float]:
     """Runs a command: (seconds, processor seconds, peak resident MB of the largest process)."""

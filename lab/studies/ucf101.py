@@ -18,11 +18,11 @@ import pathlib
 import re
 from collections.abc import Sequence
 
+from common import files
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.config.digest import digest
 from common.errors import UserError
-from common.files import whole
 from lab.studies import runner as runners
 from lab.studies import ucf101_report as report
 from lab.studies.data import ROOT, unpack
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--seeds={args.seeds}: must be 1..{len(SEEDS)}")
     if args.overrides and not (args.tune or args.epochs):
         raise UserError(f"{args.overrides[0]}: the test clips choose no settings; add --tune or --epochs")
-    study = study_of(args.tune, *counts(clips(unpack(ARCHIVE), args.tune)))
+    study = study_of(args.tune, *map(len, clips(unpack(ARCHIVE), args.tune)))
     runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs)
     table = rows(runner)
     seeds = SEEDS[: args.seeds or (1 if args.tune else len(SEEDS))]
@@ -145,8 +145,8 @@ def configured(flags: Sequence[str], seed: int) -> Config:
     return dataclasses.replace(configs.override_all(PRESETS[SYSTEM], flags), seed=seed)
 
 
-def clips(source: pathlib.Path, tune: bool) -> list[dict[str, str]]:
-    """Reads clips.csv, with names as labels: `split` is "train", and "test" or, with `tune`, "held-out".
+def clips(source: pathlib.Path, tune: bool) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Reads the clips to train and to evaluate on from clips.csv, with names as labels; `tune` needs no test clip.
 
     Raises:
       UserError: the file is missing, has other columns, or has a group in both splits.
@@ -154,44 +154,31 @@ def clips(source: pathlib.Path, tune: bool) -> list[dict[str, str]]:
     path = source / "metadata" / "clips.csv"
     try:
         with open(path, newline="") as file:
-            table = list(csv.DictReader(file))
-        for row in table:
-            row["label"] = row["path"].split("/")[0]
-            if tune and row["split"] == "train" and row["group"] in HELD_OUT:
-                row["split"] = "held-out"
-        table = [row for row in table if row["split"] in split_names(tune)]
-        groups = {s: {(r["label"], r["group"]) for r in table if r["split"] == s} for s in split_names(tune)}
+            table = [{**row, "label": row["path"].split("/")[0]} for row in csv.DictReader(file)]
+        train = [row for row in table if row["split"] == "train"]
+        held = [row for row in table if row["split"] == "test"]
+        if tune:
+            held = [row for row in train if row["group"] in HELD_OUT]
+            train = [row for row in train if row["group"] not in HELD_OUT]
+        shared = set.intersection(*({(row["label"], row["group"]) for row in part} for part in (train, held)))
     except (OSError, KeyError) as error:
         raise UserError(f"{path}: not the archive's list of clips ({error}); remove {source}") from error
-    shared = sorted(set.intersection(*groups.values()))
     if shared:
-        raise UserError(f"{path}: group {shared[0][1]} of {shared[0][0]} is on both sides; remove {source}")
-    return table
-
-
-def split_names(tune: bool) -> tuple[str, str]:
-    """Returns the names of the training and evaluation splits in clips.csv."""
-    return "train", "held-out" if tune else "test"
-
-
-def counts(table: Sequence[dict[str, str]]) -> tuple[int, int]:
-    """Returns the numbers of training and evaluation clips."""
-    train = sum(row["split"] == "train" for row in table)
-    return train, len(table) - train
+        label, group = min(shared)
+        raise UserError(f"{path}: group {group} of {label} is on both sides; remove {source}")
+    return train, held
 
 
 @functools.cache
 def convert(source: pathlib.Path, tune: bool) -> pathlib.Path:
     """Converts the archive to shards and returns their folder; if interrupted, the next call completes it."""
     part = "tune" if tune else "all"
-    listed, folder = source.parent / f"{ARCHIVE}-{part}.csv", source.parent / f"{ARCHIVE}-records-{part}"
-    with open(listed, "w", newline="") as file:
-        writer = csv.DictWriter(file, ("path", "label", "group", "split"))
-        writer.writeheader()
-        writer.writerows(clips(source, tune))
+    folder = source.parent / f"{ARCHIVE}-records-{part}"
     arguments = [folder, f"--videos={source}", *CONVERT]
-    for side, split in zip(("train", "validation"), split_names(tune)):
-        arguments += [f"--{side}={listed}", f"--{side}-split={split}"]
+    for side, table in zip(("train", "validation"), clips(source, tune)):
+        listed = source.parent / f"{ARCHIVE}-{part}-{side}.csv"
+        files.write_csv(listed, ("path", "label"), [(row["path"], row["label"]) for row in table])
+        arguments.append(f"--{side}={listed}")
     runners.convert(source, "tsm_kinetics.convert", *arguments)
     return folder
 
@@ -217,9 +204,7 @@ def predicted(runner: Runner, row: Row, record: dict) -> list[report.Prediction]
                 f"{runner.checkpoints(row)}: top-1 is {top1:.4f}, the run's was {record['quality']:.4f}; remove "
                 f"{runner.folder / 'rows' / row.id}.json to train it again"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as made:
-            made.write_text(json.dumps([dataclasses.asdict(p) for p in table]))
+        files.write_atomically(path, json.dumps([dataclasses.asdict(p) for p in table]).encode())
     return [report.Prediction(**fields) for fields in json.loads(path.read_text())]
 
 
