@@ -50,7 +50,7 @@ def plan(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> Plan:
         return Plan(Compiled.NOTHING, "config.compile=off")
     if config.compile == "auto" and not tf.config.list_physical_devices("GPU") and replicas.name != "tpu":
         return Plan(Compiled.NOTHING, "config.compile=auto, which is off on a CPU")
-    if replicas.compiles_collectives():
+    if replicas.compiles_collectives:
         return Plan(Compiled.STEP)
     within = exchanges(config, model)
     if not within and replicas.compiles_between:

@@ -38,9 +38,7 @@ class _OnPaper(Single):
         self.num_replicas, self.name = config.num_replicas, config.replicas
         self.drives_from_host = config.replicas == "pjrt"
         self.compiles_between = config.replicas in ("horovod", "multiworker")
-
-    def compiles_collectives(self) -> bool:
-        return self.name in ("single", "tpu")
+        self.compiles_collectives = config.replicas in ("single", "tpu")
 
 
 def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) -> dict[str, Any]:

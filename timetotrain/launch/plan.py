@@ -53,40 +53,31 @@ class Rank:
 
 
 def parse_hosts(text: str) -> list[Host]:
-    """Returns the hosts of "a:8,b:8", or of "@FILE" with one line "a slots=8" per host.
+    """Returns the hosts of "a:8,b:8", or of "@FILE" with one line "a slots=8" per host, as horovodrun and mpirun read.
 
     Raises:
       UserError: the list is malformed, or the file does not exist.
     """
-    if text.startswith("@"):
-        return _read_hosts(text[1:])
+    if not text.startswith("@"):
+        form, example = r"([\w.-]+):([1-9]\d*)", "HOST:PROCESSES; write for example a:8,b:8"
+        entries = [(f"--hosts={text}", part.strip()) for part in text.split(",")]
+    else:
+        form, example = r"([\w.-]+)\s+slots=([1-9]\d*)", "NAME slots=N; write for example a slots=8"
+        fix = "write a line NAME slots=N for each host"
+        try:
+            with open(text[1:], encoding="utf-8") as file:
+                lines = [line.split("#")[0].strip() for line in file]
+        except OSError as error:
+            raise UserError(f"--hosts={text}: {error.strerror}; {fix}") from error
+        entries = [(f"{text[1:]}:{number}", line) for number, line in enumerate(lines, 1) if line]
+        if not entries:
+            raise UserError(f"--hosts={text}: empty; {fix}")
     hosts = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([\w.-]+):([1-9]\d*)", part.strip())
+    for place, entry in entries:
+        match = re.fullmatch(form, entry)
         if not match:
-            raise UserError(f"--hosts={text}: {part!r} is not HOST:PROCESSES; write for example a:8,b:8")
+            raise UserError(f"{place}: {entry!r} is not {example}")
         hosts.append(Host(match[1], int(match[2])))
-    return hosts
-
-
-def _read_hosts(name: str) -> list[Host]:
-    """Reads a host file in the format of horovodrun and Open MPI's mpirun."""
-    try:
-        with open(name, encoding="utf-8") as file:
-            lines = [line.split("#")[0].strip() for line in file]
-    except OSError as error:
-        raise UserError(
-            f"--hosts=@{name}: {error.strerror}; write a line NAME slots=N for each host"
-        ) from error
-    hosts = []
-    for number, line in enumerate(lines, 1):
-        match = re.fullmatch(r"([\w.-]+)\s+slots=([1-9]\d*)", line)
-        if line and not match:
-            raise UserError(f"{name}:{number}: {line!r} is not NAME slots=N; write for example a slots=8")
-        if match:
-            hosts.append(Host(match[1], int(match[2])))
-    if not hosts:
-        raise UserError(f"--hosts=@{name}: empty; write a line NAME slots=N for each host")
     return hosts
 
 

@@ -16,6 +16,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from common.files import markdown_table
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "faults"
 RESULTS = Path(__file__).parent / "results.json"  # Of `make mutate`, by fault.
@@ -74,6 +76,4 @@ def summary(results: Mapping[str, dict]) -> str:
         name: sum(row[name] for row in folders.values()) for name in ("caught", "survived", "equivalent")
     }
     rows = [(f"`{folder}`", row) for folder, row in sorted(folders.items())] + [("all", total)]
-    lines = ["| folder | caught | survived | equivalent |", "|---|---|---|---|"]
-    lines += [f"| {name} | {row['caught']} | {row['survived']} | {row['equivalent']} |" for name, row in rows]
-    return "\n".join(lines)
+    return markdown_table(("folder", *total), [(name, *map(str, row.values())) for name, row in rows])

@@ -10,13 +10,13 @@ also fails there (it needs what a copy lacks, or it is broken) is left out, and 
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tools.docs.markdown import tracked
 from tools.mutate.faults import ROOT, Fault
 
 CAUGHT, SURVIVED, TIMEOUT, BROKEN = "caught", "survived", "timeout", "broken"
@@ -44,13 +44,10 @@ class Result(NamedTuple):
 
 def copy_project(folder: Path) -> None:
     """Copies the files that git tracks or would track, and links the environment."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-    for name in filter(None, names):
+    for name in tracked():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).exists():
-            shutil.copy2(ROOT / name, target)
+        shutil.copy2(ROOT / name, target)
     if (ROOT / ".venv").exists():
         (folder / ".venv").symlink_to((ROOT / ".venv").resolve())
 

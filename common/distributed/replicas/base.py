@@ -61,6 +61,7 @@ class Replicas(abc.ABC):
         `assign`.
       compiles_between: whether a compiled program may come between two exchanges inside `run`.
       loops_hold_collectives: whether control flow within `run` may contain collectives.
+      compiles_collectives: whether a compiled function may contain them.
       drives_from_host: whether each `run` is a program that Python starts, so that the training loop runs in Python
         (common/train/host_block.py).
       narrow: whether steps count and draw random numbers in 32-bit words, because the device emulates 64-bit integers.
@@ -74,6 +75,7 @@ class Replicas(abc.ABC):
     updates_in_place: bool = False
     compiles_between: bool = False
     loops_hold_collectives: bool = False
+    compiles_collectives: bool = False
     drives_from_host: bool = False
     narrow: bool = False
     has_random_words: bool = False
@@ -192,10 +194,6 @@ class Replicas(abc.ABC):
     def compile(self, function: Callable, enabled: bool) -> Callable:
         """Returns `function` compiled by XLA if the backend can and `enabled`, else unchanged."""
         return tf.function(function, jit_compile=True, autograph=False) if enabled else function
-
-    def compiles_collectives(self) -> bool:
-        """Whether a compiled function may contain collectives."""
-        return False
 
     def refresh(self) -> None:
         """Outside `run`: copies the devices' values to TensorFlow's variables, for code outside `run`."""

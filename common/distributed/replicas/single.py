@@ -14,6 +14,7 @@ class Single(Replicas):
     name = "single"
     updates_in_place = True
     loops_hold_collectives = True
+    compiles_collectives = True
 
     def __init__(self, num_replicas: int = 1):
         self.num_replicas = num_replicas
@@ -50,6 +51,3 @@ class Single(Replicas):
 
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> tf.data.Dataset:
         return make(Shard(0, 1))
-
-    def compiles_collectives(self) -> bool:
-        return True

@@ -25,6 +25,7 @@ class Tpu(StrategyReplicas):
 
     name = "tpu"
     loops_hold_collectives = True
+    compiles_collectives = True
 
     def __init__(self, num_replicas: int):
         self.strategy = tf.distribute.TPUStrategy(_connect(os.environ.get("TPU_NAME", "local")))
@@ -91,9 +92,6 @@ class Tpu(StrategyReplicas):
     def compile(self, function: Callable, enabled: bool) -> Callable:
         """Returns `function` unchanged, because `run` compiles it."""
         return function
-
-    def compiles_collectives(self) -> bool:
-        return True
 
 
 def _connect(name: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:

@@ -54,6 +54,7 @@ class Xla(Replicas):
 
     name = "xla"
     loops_hold_collectives = True
+    compiles_collectives = True
     narrow = True
     has_random_words = True
 
@@ -68,9 +69,6 @@ class Xla(Replicas):
     def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
         self.own.append(super().per_replica_variable(initial, name))
         return self.own[-1]
-
-    def compiles_collectives(self) -> bool:
-        return True
 
     def cut(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], size: Sequence[int]) -> tf.Tensor:
         # tf.slice would fix the replica's number: TensorFlow compiles everything its start depends on as constants.
