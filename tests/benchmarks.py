@@ -132,15 +132,18 @@ def scripted_log(
     start: float = 1e9,
     checker: Any = None,
     facts: Mapping[str, Any] | None = None,
-) -> None:
-    """Writes a whole log: the real header of `config`, then events as the loop sends them.
+    resumed: int = 0,
+    aborted: str = "",
+) -> pathlib.Path:
+    """Writes a whole log, and returns its path: the real header of `config`, then events as the loop sends them.
 
     The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it. The run
-    starts at `start` and ends with the block of index `stop_at`.
+    starts at `start`, perhaps from step `resumed`, and ends with the block of index `stop_at`; `aborted` is the reason
+    of a run that does not reach its target.
     """
     out = mllog.RunLog(path, config, checker)
     out.header(hyperparameters(config), cache_cleared=True, facts=facts)
-    out.init_stop()
+    out.init_stop(resumed)
     at = start
     out.record(events.RunStarted(at, 0))
     blocks = list(Clock.of(config).blocks())
@@ -152,7 +155,7 @@ def scripted_log(
             {name: 0.1 * part for name, part in target.items()} if isinstance(target, dict) else 0.1 * target
         )
     for block in blocks:
-        last = block is blocks[-1]
+        last = block is blocks[-1] and not aborted
         out.record(events.BlockStarted(at, block))
         times = [at + i for i in range(1, block.num_steps + 1)]
         out.record(events.Trained(block, [1.0] * block.num_steps, times))
@@ -160,8 +163,9 @@ def scripted_log(
         out.record(events.EvalRan(block, at - 2, at - 1))
         out.record(events.Evaluated(block, at, reached if last else missed, last, {}))
         out.record(events.BlockStopped(at, block))
-    out.record(events.RunStopped(at, "success", blocks[-1].end_step))
+    out.record(events.RunStopped(at, "aborted" if aborted else "success", blocks[-1].end_step, aborted))
     out.publish()
+    return path
 
 
 def stock_findings(path: pathlib.Path, ruleset: str = "0.7.0") -> list[str]:

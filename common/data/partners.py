@@ -10,7 +10,7 @@ import os
 import re
 import unicodedata
 import urllib.parse
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from common.data import folder_conversion, pictures, split_names
@@ -49,16 +49,10 @@ class TwoFilesError(UserError):
 
 
 class Partners:
-    """The files below a folder, by the names that annotations give them.
+    """The pictures below a folder, by the names that annotations give them."""
 
-    Args:
-      folder: the folder of all files.
-      suffixes: of the files that can be partners, in lower case; None for all.
-    """
-
-    def __init__(self, folder: Path, suffixes: Collection[str] | None = pictures.SUFFIXES):
+    def __init__(self, folder: Path):
         self.folder = folder
-        self._suffixes = suffixes
         self._by_last: dict[str, list[str]] | None = None
         self._by_stem: dict[str, list[str]] = collections.defaultdict(list)
 
@@ -108,8 +102,7 @@ class Partners:
         if self._by_last is None:
             self._by_last = collections.defaultdict(list)
             for path in folder_conversion.files(self.folder):
-                suffix_fits = self._suffixes is None or path.suffix.lower() in self._suffixes
-                if suffix_fits and path.parent.name not in _MASKS:
+                if path.suffix.lower() in pictures.SUFFIXES and path.parent.name not in _MASKS:
                     inside = path.relative_to(self.folder).as_posix()
                     self._by_last[plain(path.name)].append(inside)
                     for stem in stems(path.name):

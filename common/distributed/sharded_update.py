@@ -109,7 +109,9 @@ class ShardedUpdate(WeightUpdate):
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
     ) -> list[tf.Tensor]:
         summed = self._scattered(gradients)
-        finite = self._finite_everywhere(summed) if tell else None
+        finite = None
+        if tell:
+            finite = self._replicas.all_reduce(tf.cast(~all_finite(summed), tf.float32)) == 0
         clip_norm = self._config.optimizer.clip_norm
         summed = optimizers.clipped(summed, clip_norm, self._replicas.all_reduce)
         weights = self._own_weights()
@@ -145,9 +147,6 @@ class ShardedUpdate(WeightUpdate):
 
     def _slots_before(self, i: int) -> optimizers.Slots:
         return {name: slot.read_value() for name, slot in self.slots[i].items()}
-
-    def _finite_everywhere(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        return self._replicas.all_reduce(tf.cast(~all_finite(parts), tf.float32)) == 0
 
     def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns this replica's part of the summed gradients, one tensor for each piece."""

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import pathlib
 import tempfile
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -176,18 +175,14 @@ def described(
             saved = dataclasses.replace(from_dict(presets.Config, values), benchmark=benchmark)
             if not trust.large:
                 limits.check(saved, presets.PRESETS.values())
-            _check_plugins(_without_training(saved).own_functions(), trust)
+            for field, name in () if trust.plugins else _without_training(saved).own_functions().items():
+                raise UserError(
+                    f"config.{field}={name[:80]!r} is code that the model names; give --allow_plugins to import and "
+                    "run it"
+                )
             return saved, alone(saved)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-
-
-def _check_plugins(functions: Mapping[str, str], trust: Trust) -> None:
-    if functions and not trust.plugins:
-        field, name = next(iter(functions.items()))
-        raise UserError(
-            f"config.{field}={name[:80]!r} is code that the model names; give --allow_plugins to import and run it"
-        )
 
 
 def _without_training(config: RunConfig) -> RunConfig:

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tf_keras
 
-from common.config.schema import RunConfig
 from common.distributed.block_update import BlockUpdate
 from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import ShardedUpdate
-from common.distributed.weight_update import WeightUpdate, WholeUpdate
+from common.distributed.weight_update import WholeUpdate
 from common.layers.precision import Precision
 from common.layers.variable_kinds import kind_of, outputs
 from common.train import loss_scale, names
@@ -42,7 +41,9 @@ class State(Network):
         with replicas.scope():
             kinds = kind_of(self.model)
             weights = self.model.trainable_variables
-            self.update = _update_of(config)(weights, kinds, replicas, config, outputs(self.model))
+            update = BlockUpdate if config.communication.shard_in_blocks else ShardedUpdate
+            update = update if config.communication.shard_weight_update else WholeUpdate
+            self.update = update(weights, kinds, replicas, config, outputs(self.model))
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
             self.loss_scale = loss_scale.make(config, replicas)
         self.averages_weights = bool(config.optimizer.averaged_by)
@@ -64,12 +65,6 @@ class State(Network):
         for variable, values in zip(self.variables(), snapshot):
             for component, value in zip(self.replicas.local_results(variable), values):
                 component.assign(value)
-
-
-def _update_of(config: RunConfig) -> type[WeightUpdate]:
-    if not config.communication.shard_weight_update:
-        return WholeUpdate
-    return BlockUpdate if config.communication.shard_in_blocks else ShardedUpdate
 
 
 def freeze(model: tf_keras.Model, stages: Sequence[Sequence[str]]) -> None:

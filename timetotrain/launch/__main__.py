@@ -93,7 +93,9 @@ def job(arguments: argparse.Namespace) -> Job:
         raise UserError("no command; put it behind --, as in -- python -m resnet --system=cpu-tiny")
     if arguments.hosts != "slurm" and arguments.processes is not None and arguments.processes < 1:
         raise UserError(f"--processes={arguments.processes}: must be at least 1")
-    launcher = plan.launcher_number() if arguments.launcher is None else arguments.launcher
+    # The rank that mpirun (Open MPI or MPICH) gave this process.
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0
+    launcher = int(rank) if arguments.launcher is None else arguments.launcher
     if arguments.hosts == "slurm":
         if not arguments.processes:
             raise UserError("--hosts=slurm: give --processes too, the number on all hosts")

@@ -81,11 +81,6 @@ def parse_hosts(text: str) -> list[Host]:
     return hosts
 
 
-def launcher_number() -> int:
-    """Returns the rank that mpirun (Open MPI or MPICH) gave this process; 0 without mpirun."""
-    return int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0)
-
-
 def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:
     """Returns the hosts of a SLURM job step (one entry per task), and this task's number.
 

@@ -9,10 +9,11 @@ the benchmark's rule files: the log's header shows these values, and the checker
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from common import files
+from common.config import fields
 from common.config.closed_fields import closed_rule
 from common.config.rules import LATER_OPTIMIZERS
 from common.config.schema import RunConfig
@@ -24,17 +25,10 @@ Hyperparameters = Callable[[Any], Sequence[tuple[str, Any, Any]]]
 
 def overrides(config: RunConfig, preset: RunConfig) -> dict[str, Any]:
     """Returns {path: value} of the fields where `config` differs from `preset`, in field order."""
-    preset_values = dict(_flat(dataclasses.replace(preset, optimizer=preset.optimizer.every_field())))
-    return {path: value for path, value in _flat(config) if value != preset_values[path]}
-
-
-def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _flat(value, f"{prefix}{field.name}.")
-        else:
-            yield prefix + field.name, value
+    whole = dataclasses.replace(preset, optimizer=preset.optimizer.every_field())
+    preset_values = {field.path: field.value for field in fields.describe(whole)}
+    described = fields.describe(config)
+    return {field.path: field.value for field in described if field.value != preset_values[field.path]}
 
 
 def check(config: C, preset: C, hyperparameters: Hyperparameters) -> None:

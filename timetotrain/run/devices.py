@@ -44,7 +44,14 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
             f"sees {seen}: {_why(driver) if not seen else 'start fewer processes here'}; {_GO_ON}"
         )
     if config.replicas == "horovod" and config.num_replicas > 1:
-        _check_nccl()
+        import horovod.tensorflow as hvd
+
+        if not hvd.nccl_built():
+            raise UserError(
+                "--replicas=horovod: Horovod is built without NCCL, so gradients would go through the CPUs; run "
+                "`HOROVOD_GPU_OPERATIONS=NCCL tools/horovod/build.sh` where CUDA's toolkit and NCCL are; --allow_cpu "
+                "sums through the CPUs"
+            )
 
 
 def _check_jax(config: RunConfig, accelerator: str) -> None:
@@ -91,14 +98,3 @@ def _why(driver: pathlib.Path) -> str:
         f"the driver is {version[1] if version else 'unknown'}, TensorFlow is built for CUDA {cuda} and cuDNN {cudnn}; "
         "run `make gpu-tf` for these libraries, or install a newer driver"
     )
-
-
-def _check_nccl() -> None:
-    import horovod.tensorflow as hvd
-
-    if not hvd.nccl_built():
-        raise UserError(
-            "--replicas=horovod: Horovod is built without NCCL, so gradients would go through the CPUs; run "
-            "`HOROVOD_GPU_OPERATIONS=NCCL tools/horovod/build.sh` where CUDA's toolkit and NCCL are; --allow_cpu sums "
-            "through the CPUs"
-        )

@@ -58,7 +58,10 @@ class Recorder:
         if self.path.exists():
             raise UserError(f"{self.path}: exists; give another --run or --result_dir, or move it away")
         if config.system == automatic.NAME and not options.checkpoint_dir and processes == 1:
-            self.options = dataclasses.replace(options, checkpoint_dir=str(self._free_checkpoints()))
+            # In a new folder: only --checkpoint_dir continues a killed run.
+            folders = (self.folder / f"checkpoints_{i}" for i in itertools.count(self.index))
+            free = next(str(folder) for folder in folders if not folder.exists())
+            self.options = dataclasses.replace(options, checkpoint_dir=free)
         self.baseline = ending.baseline(config, options.data_dir)
         rule = automatic.rule_of(benchmarks.module(config.benchmark, "presets"))
         self.facts["outlook"] = advice.outlook(config, self.baseline, rule)
@@ -83,11 +86,6 @@ class Recorder:
         """Returns the first number whose log no run has written or writes."""
         taken = {p.name.removesuffix(".partial") for p in self.folder.glob("result_*.txt*")}
         return next(i for i in range(len(taken) + 1) if f"result_{i}.txt" not in taken)
-
-    def _free_checkpoints(self) -> pathlib.Path:
-        """Returns a new folder for checkpoints: only --checkpoint_dir continues a killed run."""
-        folders = (self.folder / f"checkpoints_{i}" for i in itertools.count(self.index))
-        return next(folder for folder in folders if not folder.exists())
 
     @property
     def profile_folder(self) -> pathlib.Path:

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from common.config import fields
 from common.config import overrides as configs
 from common.config.closed_fields import closed_rule
 from common.config.digest import digest
@@ -85,7 +86,8 @@ def test_the_freed_hyperparameters_are_those_of_the_rules():
     """SSD, v0.7: rate, decay, warmup, boundaries, span and attempts at a crop (closed/ssd.json)."""
     _, preset, hyperparameters = changed("ssd", "v100-8")
     freed = []
-    for path, value in closed_division._flat(preset):
+    for field in fields.describe(preset):
+        path, value = field.path, field.value
         if isinstance(value, (int, float)) and not isinstance(value, bool) or path == "schedule.boundaries":
             other = (48.0, 60.0) if isinstance(value, tuple) else value * 2 or 2
             one = _replaced(preset, path.split("."), other)

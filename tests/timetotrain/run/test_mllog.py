@@ -21,7 +21,7 @@ from common.train import events
 from compliance.log.engine import StreamChecker
 from lab.bench.harness.stock_checker import verdict
 from resnet.presets import PRESETS, hyperparameters
-from tests.benchmarks import small_disk
+from tests.benchmarks import scripted_log, small_disk
 from timetotrain.run import locks, mllog, recorder
 from timetotrain.run.mllog import RunLog
 from timetotrain.run.options import RunOptions
@@ -34,29 +34,9 @@ def checker(config):
     return StreamChecker(config.ruleset, config.benchmark, config.division)
 
 
-def scripted(config, path, blocks=None, reached=True, resumed=0):
-    """Writes a log with the events of a loop of `blocks` blocks, the last of which reaches the target."""
-    log = RunLog(path, config, checker(config))
-    log.header(hyperparameters(config), True)
-    log.init_stop(resumed)
-    now = time.time()
-    log.record(events.RunStarted(now, 0))
-    for block in list(Clock.of(config).blocks())[:blocks]:
-        last = reached and block.index + 1 == (blocks or -1)
-        log.record(events.BlockStarted(now, block))
-        log.record(events.Progress(now, block.first_step, block))
-        times = [now + (i + 1) / 1000 for i in range(block.num_steps)]
-        log.record(events.Trained(block, [1.5] * len(times), times))
-        now = times[-1] + 1
-        log.record(events.EvalRan(block, now - 0.5, now))
-        log.record(events.Evaluated(block, now, config.quality_target if last else 0.1, last, {}))
-        log.record(events.BlockStopped(now, block))
-    if reached:
-        log.record(events.RunStopped(now, "success", 0))
-    else:
-        log.record(events.RunStopped(now, "aborted", 0, "the target was not reached"))
-    log.publish()
-    return path
+def logged(config, path, blocks, **how):
+    """A whole log of so many blocks, checked as it is written."""
+    return scripted_log(config, path, stop_at=blocks - 1, checker=checker(config), **how)
 
 
 def keys(path):
@@ -71,14 +51,14 @@ def last_record(path):
 def test_a_run_stopped_before_its_target_has_one_finding(tmp_path, name, key):
     """The finding is the quality; under ruleset 0.6.0, without a rule for it, that run_stop must not be a failure."""
     config = PRESETS[name]
-    path = scripted(config, tmp_path / "result_0.txt", blocks=2, reached=False)
+    path = logged(config, tmp_path / "result_0.txt", 2, aborted="the target was not reached")
     result, messages = verdict(path, config.ruleset)
     assert result == "fail" and len(messages) == 1 and key in messages[0]
     assert '"status": "aborted"' in path.read_text().splitlines()[-1]
 
 
 def test_header_in_order_and_true(tmp_path):
-    path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)
+    path = logged(TINY, tmp_path / "result_0.txt", 1)
     actual = keys(path)
     start = ["submission_benchmark", "submission_division", "submission_org", "submission_platform"]
     start += ["submission_status", "cache_clear", "init_start", "smoke_run", "seed"]
@@ -91,7 +71,7 @@ def test_header_in_order_and_true(tmp_path):
 
 
 def test_a_resumed_run_says_so(tmp_path):
-    path = scripted(TINY, tmp_path / "a.txt", blocks=1, resumed=40)
+    path = logged(TINY, tmp_path / "a.txt", 1, resumed=40)
     assert "resumed_from_step" in keys(path)
     assert verdict(path, TINY.ruleset)[0] == "pass"
 
@@ -207,7 +187,7 @@ def test_a_log_that_another_run_ends_meanwhile_stays(tmp_path, monkeypatch):
 def test_a_log_left_by_a_killed_run_is_overwritten(tmp_path):
     (tmp_path / "result_0.txt.partial").write_text("half a line of a run that was killed" * 100)
     (tmp_path / "result_0.txt.partial.reserve").write_bytes(b"0" * 5)
-    path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)
+    path = logged(TINY, tmp_path / "result_0.txt", 1)
     assert verdict(path, TINY.ruleset)[0] == "pass"
     assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
 
@@ -256,7 +236,7 @@ def test_a_folder_that_became_immutable_is_one_line(tmp_path, monkeypatch):
 
 def test_a_wall_clock_that_was_set_during_the_run_is_said_in_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr(mllog, "jump", lambda: -60.0)
-    path = scripted(TINY, tmp_path / "result_0.txt", blocks=1)
+    path = logged(TINY, tmp_path / "result_0.txt", 1)
     assert keys(path)[-2:] == ["wall_clock_set_seconds", "run_stop"]
     assert verdict(path, TINY.ruleset)[0] == "pass"
 
