@@ -114,14 +114,7 @@ def test_every_spelling_of_a_flag_is_read(words, wanted):
 def test_bad_words_are_one_line():
     assert "resnt: no benchmark (did you mean resnet?)" in run("resnt", status=2)
     assert "--data_dir: missing" in run("resnet", "--system=tpu-v3-32", status=2)
-    assert "--data_dir=/none: no such folder" in run(
-        "resnet", "--system=cpu-photos", "--data_dir=/none", status=2
-    )
     assert "--data_dir=/none: no such folder" in run("resnet", "--data_dir=/none", status=2)
-    assert "expected one argument" in run("resnet", "--runs", status=2)
-    assert "no field 'optimzer' (did you mean optimizer?)" in run(
-        "resnet", "--config.optimzer.name=adam", status=2
-    )
 
 
 def test_the_data_choose_the_preset_where_nobody_does(tmp_path, capsys):

@@ -290,15 +290,7 @@ def test_an_override_decides_the_launcher_too():
     assert line[:6] == ["python", "-m", "timetotrain", "launch", "--replicas=horovod", "--processes=2"]
 
 
-@pytest.mark.parametrize(
-    "name, field, message",
-    [
-        ("tpu-v3-2048", "num_replicas=0", "num_replicas"),
-        ("v100-8", "num_replicas=0", "num_replicas"),
-        ("v100-8", "global_batch_size=1001", "global_batch_size"),
-    ],
-)
-def test_a_configuration_that_cannot_run_is_one_line(name, field, message):
+def test_a_configuration_that_cannot_run_is_one_line():
     """The error comes before the command is made, not from the run on every host."""
-    with pytest.raises(UserError, match=f"^config.*{message}"):
-        printed("resnet", f"--system={name}", f"--config.{field}")
+    with pytest.raises(UserError, match="^config.*global_batch_size"):
+        printed("resnet", "--system=v100-8", "--config.global_batch_size=1001")

@@ -25,6 +25,7 @@ def training(monkeypatch, tmp_path) -> run.Run:
     """A run of the toy task in a process that writes no log."""
     monkeypatch.setattr(run.benchmarks, "module", lambda benchmark, part: toy)
     monkeypatch.setattr(run.Run, "_listen", lambda self: None)
+    monkeypatch.setattr(recorder, "_checker", lambda config: None)
     return run.Run("resnet", toy.config(), RunOptions(result_dir=str(tmp_path)), ALONE)
 
 
@@ -55,7 +56,6 @@ def test_data_that_do_not_fit_end_the_log_on_the_clock(recording, monkeypatch) -
         raise UserError("train-00001: is damaged")
 
     monkeypatch.setattr(toy.Task, "check_data", check_data)
-    monkeypatch.setattr(recorder, "_checker", lambda config: None)
     whole = recording.recorder
     with pytest.raises(UserError, match="train-00001: is damaged"):
         recording.execute()
@@ -79,7 +79,6 @@ def test_a_thread_that_cannot_write_a_checkpoint_hides_no_error_and_leaves_no_lo
         raise UserError("train-00001: is damaged")
 
     monkeypatch.setattr(toy.Task, "check_data", check_data)
-    monkeypatch.setattr(recorder, "_checker", lambda config: None)
     with pytest.raises(UserError, match="train-00001: is damaged"):
         recording.execute()
     assert (
@@ -95,7 +94,6 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_training(recording, monkey
             raise UserError("cannot write a checkpoint")
 
     monkeypatch.setattr(toy.Task, "check_data", lambda self: setattr(recording, "_saver", Saver()))
-    monkeypatch.setattr(recorder, "_checker", lambda config: None)
     with pytest.raises(UserError, match="cannot write a checkpoint"):
         recording.execute()
 
@@ -106,7 +104,6 @@ def test_a_signal_while_the_data_are_read_ends_the_run_at_once(recording, monkey
         raise AssertionError("read on")
 
     monkeypatch.setattr(toy.Task, "check_data", check_data)
-    monkeypatch.setattr(recorder, "_checker", lambda config: None)
     with pytest.raises(UserError, match="SIGTERM while reading the data: nothing was trained") as error:
         recording.execute()
     assert error.value.exit_code == 143
@@ -152,7 +149,6 @@ def test_a_picture_that_cannot_be_drawn_costs_neither_record_nor_score(
 
 @pytest.mark.parametrize(("patience", "steps"), [(2, range(12, 40)), (0, range(40, 41))])
 def test_a_run_ends_after_evaluations_without_gain(training, monkeypatch, patience, steps) -> None:
-    monkeypatch.setattr(recorder, "_checker", lambda config: None)
     monkeypatch.setattr(recorder.ending, "verdict", lambda config, path: "none")
     still = Sgd(base_learning_rate=1e-9)
     config = toy.config(quality_target=None, train_epochs=10, patience=patience, optimizer=still)
