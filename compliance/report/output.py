@@ -34,41 +34,28 @@ def write(name: str | Path, text: str) -> None:
 def _environment():
     # Imported here: text output needs no template engine and starts faster without it.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    def source(name: str) -> Markup:
+        """The text of a script in the templates folder, unchanged."""
+        return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
+
+    def digest(name: str) -> str:
+        """The script's digest for the page's security policy, which then allows no other script."""
+        return "sha256-" + b64encode(sha256(str(source(name)).encode()).digest()).decode()
 
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.globals |= {"source": _source, "digest": _digest}
-    environment.filters |= {"minutes": minutes, "duration": duration, "value": value}
-    environment.filters |= {"breakable": _breakable, "code": _code}
+    environment.globals |= {"source": source, "digest": digest}
+    environment.filters |= {
+        "minutes": minutes, "duration": duration, "value": value,
+        # A name that a narrow column may break after an underscore; a sentence whose backticks become code.
+        "breakable": lambda name: escape(name).replace("_", Markup("_<wbr>")),
+        "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
+    }  # fmt: skip
     return environment
-
-
-def _source(name: str):
-    """Returns the text of a script in the templates folder, unchanged."""
-    from markupsafe import Markup
-
-    return Markup((_TEMPLATES / name).read_text(encoding="utf-8"))
-
-
-def _digest(name: str) -> str:
-    """Returns the script's digest for the page's security policy, which then allows no other script."""
-    return "sha256-" + b64encode(sha256(str(_source(name)).encode()).digest()).decode()
-
-
-def _breakable(name: object):
-    """Returns a name, escaped, that a narrow column may break after an underscore."""
-    from markupsafe import Markup, escape
-
-    return escape(name).replace("_", Markup("_<wbr>"))
-
-
-def _code(sentence: object):
-    """Returns a sentence, escaped; what it has between backticks becomes code."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(sentence))))
 
 
 def render(template: str, **values: object) -> str:

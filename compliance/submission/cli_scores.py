@@ -41,19 +41,20 @@ def run(options: argparse.Namespace) -> int:
         path = Path(options.csv)
         for place, detailed in ((path, False), (path.with_stem(f"{path.stem}_detailed"), True)):
             # A description may hold half of a surrogate pair, which has no UTF-8 form.
-            write_atomically(place, _csv(systems, used[0], detailed).encode(errors="backslashreplace"))
+            write_atomically(place, _csv(systems, detailed).encode(errors="backslashreplace"))
     print(_text(systems, used[0]))
     for remark in (remark for one in systems for remark in one.remarks):
         print(f"note: {remark}")
     return int(any(result.card.score is None for one in systems for result in one.results.values()))
 
 
-def _csv(systems: list[System], ruleset: str, detailed: bool) -> str:
+def _csv(systems: list[System], detailed: bool) -> str:
     """Returns the table with the stock summarizer's columns; an empty cell means no score."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, summary.columns(ruleset, detailed), lineterminator="\n")
+    rows = [summary.row(one, detailed) for one in systems]
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(summary.row(one, detailed) for one in systems)
+    writer.writerows(rows)
     return text.getvalue()
 
 

@@ -14,12 +14,6 @@ from compliance.submission.scores import ScoreCard, score_directory
 from compliance.submission.tree_system import accelerators, count, load
 from compliance.submission.verdict import Outcome, ResultFolder, Submission
 
-_BEFORE = (
-    ("division", "availability", "submitter", "system", "number_of_nodes", "host_processor_model_name")
-    + ("host_processors_count", "accelerator_model_name", "accelerators_count", "framework", "notes")
-    + ("private_id",)
-)
-_AFTER = ("details_url", "code_url")
 # _get_strong_scaling_metric_schema. "Energy" stays empty.
 _METRICS = ("time_to_train", "Energy", "GBS", "samples_to_converge", "RCP", "rcp_scaling_factor")
 _SAME_SCORE = 1e-4  # tables have four decimals
@@ -121,34 +115,24 @@ def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
     return Result(folder, card)
 
 
-def columns(ruleset: str, detailed: bool = False) -> list[str]:
-    """Returns the names of a round's table columns."""
-    names = rounds.benchmarks(ruleset)
-    middle = [f"{name}:{metric}" for name in names for metric in _METRICS] if detailed else list(names)
-    return [*_BEFORE, *middle, *_AFTER]
-
-
 def row(system: System, detailed: bool = False) -> dict[str, object]:
     """Returns one system's row by column; an unknown value is None."""
-    said, ruleset = system.description, system.submission.ruleset
+    said = system.description
     sockets, nodes = count(said, "host_processors_per_node"), count(said, "number_of_nodes")
     chips, framework, name = (
         count(said, "accelerators_per_node"),
         said.get("framework"),
         said.get("system_name"),
     )
-    if (
-        isinstance(framework, str) and "TensorFlow" in framework
-    ):  # _pretty_framework drops TensorFlow's commit
-        framework = re.sub(r" commit hash = .*", "", framework)
+    if isinstance(framework, str) and "TensorFlow" in framework:
+        framework = re.sub(r" commit hash = .*", "", framework)  # as _pretty_framework
     model = said.get("accelerator_model_name")
     try:
-        private = load(system.submission.path / "results" / system.name / "privateid.json").get(
-            "private_id", ""
-        )
+        path = system.submission.path / "results" / system.name / "privateid.json"
+        private = load(path).get("private_id", "")
     except (OSError, ValueError):
         private = ""
-    values: dict[str, object] = {
+    cells: dict[str, object] = {
         "division": said.get("division"),
         "availability": said.get("status"),
         "submitter": said.get("submitter"),
@@ -162,24 +146,23 @@ def row(system: System, detailed: bool = False) -> dict[str, object]:
         "framework": framework,
         "notes": ";".join(str(said[name]) for name in ("hw_notes", "sw_notes") if said.get(name)),
         "private_id": str(private),
-        "details_url": _url(system, "main", f"systems/{system.name}.json"),
-        "code_url": _url(system, "master", "benchmarks"),
     }
-    for name in rounds.benchmarks(ruleset):
+    for name in rounds.benchmarks(system.submission.ruleset):
         result = system.results.get(name)
-        values |= _metrics(name, result) if detailed else {name: result.card.score if result else None}
-    return {name: values.get(name) for name in columns(ruleset, detailed)}
+        if detailed:
+            cells |= zip((f"{name}:{metric}" for metric in _METRICS), _metrics(result))
+        else:
+            cells[name] = result.card.score if result else None
+    cells["details_url"] = _url(system, "main", f"systems/{system.name}.json")
+    return cells | {"code_url": _url(system, "master", "benchmarks")}
 
 
-def _metrics(name: str, result: Result | None) -> dict[str, object]:
+def _metrics(result: Result | None) -> tuple[object, ...]:
     if result is None:
-        return {}
+        return (None,) * len(_METRICS)
     judged = result.folder.convergence
-    values = (
-        result.card.score, None, result.folder.batch if judged else None,
-        judged.mean if judged else None, result.rcp, result.scaling,
-    )  # fmt: skip
-    return {f"{name}:{metric}": value for metric, value in zip(_METRICS, values)}
+    batch, mean = (result.folder.batch, judged.mean) if judged else (None, None)
+    return result.card.score, None, batch, mean, result.rcp, result.scaling
 
 
 def _url(system: System, branch: str, rest: str) -> str:

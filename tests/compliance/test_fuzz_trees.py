@@ -108,7 +108,7 @@ def one(seed):
         )
         found = summary.systems(outcome)
         for ruleset in {row.submission.ruleset for row in found}:
-            cli_scores._csv([row for row in found if row.submission.ruleset == ruleset], ruleset, True)
+            cli_scores._csv([row for row in found if row.submission.ruleset == ruleset], True)
             cli_scores._text([row for row in found if row.submission.ruleset == ruleset], ruleset)
 
 
