@@ -5,6 +5,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,20 +88,16 @@ def folders_of(
 
 
 def _log(run: Run, result: LogResult, clock: tuple[float, float], growing: bool) -> Log:
-    over = ended(run, _modified(result.path), *clock, by_clock=not growing)
+    modified = 0.0
+    with suppress(OSError):
+        modified = Path(result.path).stat().st_mtime
+    over = ended(run, modified, *clock, by_clock=not growing)
     # What a log that still grows lacks, as a result that meets the target, may yet come; a broken line stays broken.
     of_rules: dict[str, Finding] = {}
     for one in result.findings:
         if one.severity == ERROR and (over or (one.line and one.rule != _YET)):
             of_rules.setdefault(one.rule, one)
     return Log(run, over, tuple(of_rules.values()))
-
-
-def _modified(path: str) -> float:
-    try:
-        return Path(path).stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _together(outcome: Outcome, answers: list[Answer], errors: dict[str, list[Finding]]) -> Whole:

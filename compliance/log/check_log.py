@@ -71,7 +71,9 @@ def check_log(
             add(found)
     add(checker.finish())
     if not taken.certain:
-        add([_unknown_round(path, taken)])
+        names = {"what": "the round of this log", "fix": "name the round by --ruleset"}
+        wanted = f"a log of one of the rulesets {', '.join(rules.RULESETS)}"
+        add([finding("not-checked", ERROR, path, wanted, taken.reason, **names)])
     story = checker.story
     findings = story.runs.one_finding(path, groups.findings())
     family, status = "", story.last.get("submission_status")
@@ -105,12 +107,6 @@ def _other_form(path: str) -> Finding | None:
     if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and not any(mark in head for mark in marks):
         return None
     return finding("no-records", ERROR, path, "text in UTF-8", "UTF-16", wording="no-records.utf16")
-
-
-def _unknown_round(path: str, taken: Choice) -> Finding:
-    names = {"what": "the round of this log", "fix": "name the round by --ruleset"}
-    wanted = f"a log of one of the rulesets {', '.join(rules.RULESETS)}"
-    return finding("not-checked", ERROR, path, wanted, taken.reason, **names)
 
 
 def _check_safely(task: tuple[str, str | None, str | None, bool]) -> LogResult:

@@ -88,7 +88,8 @@ class StreamChecker:
             # Two in three real logs have such lines, some almost nothing else: `finish` makes one finding of them.
             self._disordered.append(record.line)
             if self._disorder is None:
-                self._disorder = self._reports.disordered(record, self._latest - record.time_ms)
+                early = f"{self._latest - record.time_ms:.0f} ms earlier"
+                self._disorder = self._make("line.order", ADVICE, record, "times that do not decrease", early)
         else:
             self._latest = record.time_ms
         if self._held is None:
@@ -232,7 +233,9 @@ class StreamChecker:
                 self.story.judged = False
             return _NONE
         if met is None:
-            return [self._reports.uncompared(record, self.target)]
+            wanted = self.target.expected + (f", after {self.target.by}" if self.target.by else "")
+            about = {"wording": "eval_accuracy.target.type"}
+            return [self._make("eval_accuracy.target", ERROR, record, wanted, shown(record.value), **about)]
         if met:
             return _NONE
         if self._best is None or self.target.nearer(record.value, self._best.value):

@@ -19,13 +19,12 @@ _INTERVALS = ("block", "epoch", "eval")
 
 def places(record: Record) -> dict[str, float]:
     """Returns the training progress that a record gives, by unit; only finite numbers count."""
-    return {unit: at for unit in _UNITS if (at := _number(record.metadata.get(unit))) is not None}
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return value if -1e15 < value < 1e15 else None
+    values = ((unit, record.metadata.get(unit)) for unit in _UNITS)
+    return {
+        unit: at
+        for unit, at in values
+        if isinstance(at, (int, float)) and not isinstance(at, bool) and -1e15 < at < 1e15
+    }
 
 
 class Evaluations:

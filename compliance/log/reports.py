@@ -37,11 +37,6 @@ class Reports:
         names = {"line": bad.line, "text": bad.text, "wording": bad.wording, **bad.names}
         return finding(bad.rule, severity, self._path, bad.expected, bad.found, **names)
 
-    def disordered(self, record: Record, milliseconds: float) -> Finding:
-        """A record whose time is earlier than that of a previous record."""
-        wanted = "times that do not decrease"
-        return self.make("line.order", ADVICE, record, wanted, f"{milliseconds:.0f} ms earlier")
-
     def repeated(self, record: Record, first: object) -> Finding:
         """A second record of a key that must occur once; `first` is the value of the first record."""
         if first is record.value or first == record.value:
@@ -81,12 +76,6 @@ class Reports:
         return self.make(f"{rule.key}.{aspect}", ERROR, record, expected, found, key=rule.key, **names)
 
     # ------------------------------------------------------------------------------------- evaluations
-
-    def uncompared(self, record: Record, target: Target) -> Finding:
-        """An accuracy in a form that the target cannot judge."""
-        wanted = target.expected + (f", after {target.by}" if target.by else "")
-        names = {"wording": "eval_accuracy.target.type"}
-        return self.make("eval_accuracy.target", ERROR, record, wanted, shown(record.value), **names)
 
     def odd_accuracy(self, record: Record, target: Target) -> Finding | None:
         """A remark about an accuracy that misses the target because it is not a number or is a percentage."""

@@ -32,7 +32,9 @@ def axis(values: Iterable[float], count: int = 5, widen: bool = False) -> Axis:
         low, high = low - 0.5, low + 0.5
     if not high > low:  # the values are so large that adding 0.5 changes nothing
         low, high = 0.0, 1.0
-    step = _round_step((high - low) / count)
+    raw = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.floor(low / step), math.ceil(high / step)
     if widen:
         low, high = first * step, last * step
@@ -40,11 +42,6 @@ def axis(values: Iterable[float], count: int = 5, widen: bool = False) -> Axis:
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     places = [n * step for n in range(first, last + 1) if low - 1e-9 * step <= n * step <= high + 1e-9 * step]
     return Axis(low, high, tuple((plain(value), f"{value:,.{digits}f}") for value in places))
-
-
-def _round_step(raw: float) -> float:
-    power = 10.0 ** math.floor(math.log10(raw))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
 
 
 # ------------------------------------------------------------------------------------------------ intervals
@@ -123,11 +120,13 @@ class Timeline:
     lanes: list[Lane]
 
 
+UNITS = {"seconds": 1000.0, "minutes": 60_000.0, "hours": 3_600_000.0}  # in ms
+
+
 def time_unit(span_ms: float) -> tuple[str, float]:
     """Returns (name, milliseconds) of the largest unit that suits a span."""
-    if span_ms < 180_000:
-        return "seconds", 1000.0
-    return ("minutes", 60_000.0) if span_ms < 400 * 60_000 else ("hours", 3_600_000.0)
+    name = "seconds" if span_ms < 180_000 else "minutes" if span_ms < 400 * 60_000 else "hours"
+    return name, UNITS[name]
 
 
 def timeline(run: Run) -> Timeline | None:
@@ -139,7 +138,10 @@ def timeline(run: Run) -> Timeline | None:
     unit, size = time_unit(stop - first)
     x = axis([(first - start) / size, (stop - start) / size], count=7)
     whole = [(start, stop)]
-    evals, blocks = _inside(run.evals, whole), _inside(_trained(run, stop), whole)
+    # Of a log that closes no block, those count that were open when the run ended.
+    closed = any(span.stop is not None for span in run.blocks)
+    trained = run.blocks if closed else [span._replace(stop=stop) for span in run.blocks]
+    evals, blocks = _inside(run.evals, whole), _inside(trained, whole)
     init = (
         [(run.init_start, run.init_stop)] if run.init_start is not None and run.init_stop is not None else []
     )
@@ -160,12 +162,6 @@ def timeline(run: Run) -> Timeline | None:
         for name, about, found in lanes_of
     ]
     return Timeline(x, unit, x(0.0), x((stop - start) / size), lanes)
-
-
-def _trained(run: Run, stop: float) -> list[Span]:
-    """Returns the blocks; of a log that closes none, those that were open when the run ended."""
-    closed = [span for span in run.blocks if span.stop is not None]
-    return closed or [span._replace(stop=stop) for span in run.blocks]
 
 
 def _inside(spans: Iterable[Span], whole: list[Interval]) -> list[Interval]:

@@ -86,8 +86,10 @@ def compare(a: ScoreCard, b: ScoreCard) -> list[Compared]:
         for name in ("init", "train", "eval", "gap")
     ]
     for metric in charts.metrics([*a.runs, *b.runs]):
-        rows.append(_numbers(f"quality {metric}".strip(), *(_quality(card, metric) for card in (a, b))))
-    settings = [{**_batch(card), **card.runs[0].settings} for card in (a, b)]
+        found = ([run.quality[metric] for run in card.runs if metric in run.quality] for card in (a, b))
+        rows.append(_numbers(f"quality {metric}".strip(), *(fmean(one) if one else None for one in found)))
+    sizes, first = ("global_batch_size", "train_samples", "eval_samples"), (a.runs[0], b.runs[0])
+    settings = [{key: run.header[key] for key in sizes if key in run.header} | run.settings for run in first]
     for key in dict.fromkeys([*settings[0], *settings[1]]):
         first, second = (side.get(key) for side in settings)
         numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (first, second))
@@ -95,13 +97,6 @@ def compare(a: ScoreCard, b: ScoreCard) -> list[Compared]:
             _numbers(key, first, second) if numbers else Compared(key, _logged(first), _logged(second))
         )
     return rows
-
-
-def _batch(card: ScoreCard) -> dict[str, object]:
-    header = card.runs[0].header
-    return {
-        key: header[key] for key in ("global_batch_size", "train_samples", "eval_samples") if key in header
-    }
 
 
 def _logged(logged: object) -> str:
@@ -117,11 +112,6 @@ def _lanes(card: ScoreCard) -> dict[str, float]:
         lane.name: fmean(line.lanes[place].total_ms for line in timelines) / 60_000
         for place, lane in enumerate(timelines[0].lanes)
     }
-
-
-def _quality(card: ScoreCard, metric: str) -> float | None:
-    found = [run.quality[metric] for run in card.runs if metric in run.quality]
-    return fmean(found) if found else None
 
 
 def _numbers(name: str, a: float | None, b: float | None) -> Compared:

@@ -139,17 +139,13 @@ def _run(card: ScoreCard, index: int, longest: float) -> dict:
         "run": run, "name": run.path.stem, "fate": fate(card, index),
         "share": round(100 * run.minutes / longest, 2) if run.minutes and longest else 0,
         "quality": [f"{name} {value:.5g}".strip() for name, value in run.quality.items()] or ["–"],
-        "timeline": timeline, "plots": _plots(run, timeline) if timeline else [],
+        "timeline": timeline,
+        "plots": [] if timeline is None else [
+            _plot(metric, y := charts.quality_axis([run], metric), run,
+                  [charts.curve(run, metric, timeline.x, y, charts.UNITS[timeline.unit])])
+            for metric in charts.metrics([run])
+        ],
     }  # fmt: skip
-
-
-def _plots(run: Run, timeline: charts.Timeline) -> list[dict]:
-    size = {"seconds": 1000.0, "minutes": 60_000.0, "hours": 3_600_000.0}[timeline.unit]
-    plots = []
-    for metric in charts.metrics([run]):
-        y = charts.quality_axis([run], metric)
-        plots.append(_plot(metric, y, run, [charts.curve(run, metric, timeline.x, y, size)]))
-    return plots
 
 
 def _plot(metric: str, y: charts.Axis, run: Run, curves: list[charts.Curve]) -> dict:

@@ -22,14 +22,6 @@ def is_placeholder(name: object) -> bool:
     return isinstance(name, str) and bool(_PLACEHOLDER.fullmatch(name.strip()[:200]))
 
 
-def _placeholders(path: Path, group: list[LogResult]) -> Iterator[Finding]:
-    for key in ("org", "platform", "status"):
-        said = sorted({value for one in group if is_placeholder(value := getattr(one, key))})
-        if said:
-            wanted, found = f"submission_{key}: a name", f"{', '.join(said)[:120]}"
-            yield finding("tree.placeholder", ADVICE, path, wanted, found)
-
-
 def _availability(
     path: Path, description: dict | None, source: Path, group: list[LogResult]
 ) -> Iterator[Finding]:
@@ -46,7 +38,11 @@ def of_folder(
     path: Path, system: str, description: dict | None, source: Path, group: list[LogResult], ruleset: str
 ) -> Iterator[Finding]:
     """Holds a folder of runs together: its name, its logs, and the description of its system, in the file `source`."""
-    yield from _placeholders(path, group)
+    for key in ("org", "platform", "status"):
+        if said := sorted({value for one in group if is_placeholder(value := getattr(one, key))}):
+            yield finding(
+                "tree.placeholder", ADVICE, path, f"submission_{key}: a name", ", ".join(said)[:120]
+            )
     yield from _availability(path, description, source, group)
     if description is not None:
         division = description.get("division")

@@ -67,19 +67,15 @@ class Spans:
 
     def stop(self, epoch: float | None, time_ms: float) -> None:
         """Ends an interval; ignores a stop without a start."""
-        if epoch not in self._open:
-            epoch = self._began_before(epoch)
+        if epoch not in self._open and epoch is not None:  # the latest open count below it
+            lower = (one for one in self._open if one is not None and one < epoch)
+            epoch = max(lower, key=lambda one: (self._open[one], one), default=None)
         if epoch not in self._open:
             return
         self._closed.append(Span(self._open.pop(epoch), time_ms, epoch))
         self.count += 1
         if len(self._closed) > 2 * self._most:
             self._merge()
-
-    def _began_before(self, count: float | None) -> float | None:
-        """Returns the latest open count below `count`; None if there is none."""
-        lower = [one for one in self._open if one is not None and count is not None and one < count]
-        return max(lower, key=lambda one: (self._open[one], one), default=None)
 
     def spans(self) -> tuple[Span, ...]:
         """Returns the intervals by start time, including those without a stop."""

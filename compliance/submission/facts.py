@@ -90,7 +90,9 @@ class FactsReader:
             self._evaluation(record)
         elif key == "run_stop":
             self.status = str(record.metadata.get("status", ""))[:80]
-            self.to_converge = self._converged() if self.status == "success" else None
+            self.to_converge = None
+            if self.status == "success":
+                self.to_converge = self._first_met() if self.benchmark == "stable_diffusion" else self.last
         if not self.begun and len(self.hyperparameters) < _MAX_SETTINGS and _SETTING.fullmatch(key):
             self.hyperparameters[key] = shown(value)
 
@@ -135,9 +137,7 @@ class FactsReader:
             self.lost = "" if count is not None else f"{name} {shown(value, 40)} is not a number that counts"
         return count
 
-    def _converged(self) -> float | None:
-        if self.benchmark != "stable_diffusion":
-            return self.last
+    def _first_met(self) -> float | None:
         reached = [
             step
             for step, score in self.scores.items()

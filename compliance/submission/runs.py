@@ -173,7 +173,8 @@ class RunReader:
         elif key == "eval_result":
             self._end = self._end or record
         elif (kind := key.rpartition("_"))[0] in self._spans and kind[2] in ("start", "stop"):
-            getattr(self._spans[kind[0]], kind[2])(_epoch(record), record.time_ms)
+            place = next((record.metadata[name] for name in _PROGRESS if name in record.metadata), None)
+            getattr(self._spans[kind[0]], kind[2])(number(place), record.time_ms)
         elif not started and key not in _NO_SETTINGS and len(self._settings) < _MAX_SETTINGS:
             self._settings.setdefault(key, _bounded(record.value))
 
@@ -240,11 +241,6 @@ def _end(how: dict, record: Record | None, marks: dict[str, float]) -> str:
     return "success"
 
 
-def _benchmark(header: dict[str, object], ruleset: str) -> str:
-    name = str(header.get("submission_benchmark", ""))
-    return _OTHER_NAMES.get(name, name) if ruleset == "0.6.0" else name
-
-
 class _Judge:
     """Judges evaluations in log order; keeps a part of them, and the last one that met the target."""
 
@@ -264,7 +260,8 @@ class _Judge:
 
     def settle(self, header: dict[str, object]) -> None:
         """Judges what waits, by the target that the header chooses."""
-        self.benchmark = _benchmark(header, self._ruleset)
+        name = str(header.get("submission_benchmark", ""))
+        self.benchmark = _OTHER_NAMES.get(name, name) if self._ruleset == "0.6.0" else name
         rule = metric(self._ruleset, self.benchmark)
         self.spec = rule.get("goal") or rule.get("keys", {}).get("eval_accuracy", {}).get("target")
         target = Target(self.spec, lenient=self._ruleset == "0.6.0") if self.spec else None
@@ -281,8 +278,9 @@ class _Judge:
         if not values or number(record.time_ms) is None:
             return
         met = target.judge(record.value, batch) if target else None
-        at, self.unit = _converged_at(record)
-        evaluation = Evaluation(at, record.time_ms, values, met)
+        counted_by = next((name for name in _UNITS if name in record.metadata), "epoch_num")
+        self.unit = _UNITS[counted_by]
+        evaluation = Evaluation(number(record.metadata.get(counted_by)), record.time_ms, values, met)
         self.kept.add(evaluation)
         if met:
             self.best = evaluation
@@ -306,18 +304,6 @@ def _bounds(spec: dict | None, batch: object) -> dict[str, float]:
 # Training progress in the metadata. Language models count samples; if they log epochs too, it is a fraction of one.
 _PROGRESS = ("epoch_num", "first_epoch_num", "samples_count", "step_num")
 _UNITS = {"samples_count": "samples", "epoch_num": "epochs", "step_num": "steps"}
-
-
-def _epoch(record: Record) -> float | None:
-    return number(next((record.metadata[name] for name in _PROGRESS if name in record.metadata), None))
-
-
-def _converged_at(record: Record) -> tuple[float | None, str]:
-    """Returns (progress, unit) of an evaluation."""
-    for name, unit in _UNITS.items():
-        if name in record.metadata:
-            return number(record.metadata[name]), unit
-    return None, "epochs"
 
 
 def _quality(value: object, ruleset: str) -> dict[str, float]:

@@ -219,7 +219,8 @@ def duplicates(results: list[LogResult]) -> Iterator[Finding]:
     for group in by_size.values():
         for result in group if len(group) > 1 else ():
             try:
-                by_content[_digest(result.path)].append(result.path)
+                with open(result.path, "rb") as file:
+                    by_content[file_digest(file, "sha256").digest()].append(result.path)
             except OSError as error:
                 if not any(
                     one.rule == "not-checked" for one in result.findings
@@ -242,8 +243,3 @@ def same_seed(path: Path, group: list[LogResult]) -> Iterator[Finding]:
         if len(members) > 1:
             found = f"seed {seed} in {', '.join(members[:10])}"
             yield finding("tree.seed", ADVICE, path, "a different seed for each run", found)
-
-
-def _digest(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file_digest(file, "sha256").digest()

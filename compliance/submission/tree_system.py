@@ -38,7 +38,14 @@ def read_description(
     except (OSError, ValueError) as error:
         found = str(error)[:120] or type(error).__name__
         return None, [finding("system.json", ERROR, path, "a JSON object", found)]
-    return content, [*faults, *_fields(path, content, ruleset), *_counts(path, content)]
+    faults += _fields(path, content, ruleset)
+    for field in ("number_of_nodes", "accelerators_per_node"):
+        if count(content, field) is None:
+            found = shown(content.get(field))
+            faults.append(
+                finding("system.count", ADVICE, path, "a whole number in a string", found, field=field)
+            )
+    return content, faults
 
 
 def load(path: Path) -> dict:
@@ -128,10 +135,3 @@ def _refused(name: str, content: dict, ruleset: str) -> bool:
     if name == "status" and isinstance(content[name], str):
         return at >= _STATUS_FROM
     return at >= _FIELDS_FROM and name in _IN_TABLE and not isinstance(content[name], str)
-
-
-def _counts(path: Path, content: dict) -> Iterator[Finding]:
-    for field in ("number_of_nodes", "accelerators_per_node"):
-        if count(content, field) is None:
-            found = shown(content.get(field))
-            yield finding("system.count", ADVICE, path, "a whole number in a string", found, field=field)

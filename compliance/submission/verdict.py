@@ -96,8 +96,11 @@ def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice
       looked_at: whether there was a folder of runs to judge.
       practice: whether a log is from a smoke run.
     """
-    errors = [finding for finding in findings if finding.severity == ERROR]
-    every = list(dict.fromkeys([*reasons, *(_short(finding) for finding in errors)]))
+    every = dict.fromkeys(reasons)
+    for one in findings:
+        if one.severity == ERROR:
+            place = f"{Path(one.path).parent.name}/{Path(one.path).name}"
+            every[f"{place}: {one.message.rstrip('.')} ({one.found})"[:200]] = None
     if every:
         return Verdict(NO_GO, tuple(every))
     if practice:
@@ -105,8 +108,3 @@ def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice
     if not looked_at:
         return Verdict(NOT_CHECKED, ("there is no results/<system>/<benchmark>/ with logs",))
     return Verdict(GO)
-
-
-def _short(finding: Finding) -> str:
-    place = Path(finding.path)
-    return f"{place.parent.name}/{place.name}: {finding.message.rstrip('.')} ({finding.found})"[:200]
