@@ -14,22 +14,29 @@ from common.errors import UserError
 T = TypeVar("T")
 
 
-def given_split(folder: Path) -> tuple[Path, Path | None]:
+def given_split(folder: Path, pair: bool = True) -> tuple[Path, Path | None]:
     """Returns the folders of training and evaluation examples; (folder, None) if there is no such pair.
 
     Raises:
-      UserError: no such folder, or it has a training folder but no evaluation folder.
+      UserError: no such folder, or with `pair` it has a training folder but no evaluation folder.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the folder with your files")
     inside: dict[str, Path] = {}
-    for path in sorted(folder_conversion.folders(folder), key=lambda path: len(path.name)):
-        inside.setdefault(split_names.of_folder(path.name), path)
+    listed = sorted(folder_conversion.folders(folder), key=lambda path: len(path.name))
+    words = {path: split_names.word_of(path.name) for path in listed}
+    rests = {path: path.name.lower().replace(word, "") for path, word in words.items() if word}
+    for path in listed:  # Names such as seg_train and seg_test are a split's too.
+        other = any(
+            rests.get(path) == rest and split_names.part_of(words[path]) != split_names.part_of(words[one])
+            for one, rest in rests.items()
+        )
+        inside.setdefault(words[path] if other else split_names.of_folder(path.name), path)
     train = next((inside[name] for name in split_names.TRAIN if name in inside), None)
     held = next((inside[name] for name in split_names.EVAL if name in inside), None)
     if train and held:
         return train, held
-    if train and "" not in inside:
+    if train and pair and "" not in inside:
         raise UserError(f"{folder}: holds {train.name}/ but no val/; add it, or name {train} to split that")
     return folder, None
 

@@ -5,6 +5,7 @@ not there. A name that fits two files with different contents is an error that n
 """
 
 import collections
+import contextlib
 import filecmp
 import os
 import re
@@ -13,7 +14,10 @@ import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from PIL import Image
+
 from common.data import folder_conversion, pictures, split_names
+from common.data.report import Report
 from common.errors import UserError
 from common.untrusted import stays_inside
 
@@ -48,6 +52,12 @@ class TwoFilesError(UserError):
         )
 
 
+def _sides(path: Path) -> list[str]:
+    with contextlib.suppress(Exception), Image.open(path, formats=pictures.FORMATS) as image:
+        return sorted(map(str, image.size))
+    return []
+
+
 class Partners:
     """The pictures below a folder, by the names that annotations give them."""
 
@@ -69,7 +79,8 @@ class Partners:
         if near is None and stays_inside(name) and os.path.isfile(self.folder / name):
             return name
         by_last = self._index()
-        for form in dict.fromkeys((name, urllib.parse.unquote(name))):
+        forms = dict.fromkeys((name, urllib.parse.unquote(name), name.partition("?")[0]))
+        for form in forms:
             tail = plain(form).split("/")
             same = by_last.get(tail[-1], [])
             for length in range(len(tail), 0, -1):
@@ -86,6 +97,30 @@ class Partners:
         self._index()
         fitting = self._by_stem.get(plain(stem), [])
         return self._one(fitting, stem, near) if fitting else None
+
+    def of_two(
+        self, own: str | None, named: str | None, size: Sequence, path: Path, report: Report
+    ) -> str | None:
+        """Returns the picture of an annotation file: that of its own name, or another that it names, by their sizes.
+
+        Args:
+          size: width and height in the annotation, which may be missing.
+          report: receives that both fit, after which `own` counts.
+        """
+        if (
+            not own
+            or not named
+            or own == named
+            or filecmp.cmp(self.folder / own, self.folder / named, shallow=False)
+        ):
+            return own or named
+        fitting = [one for one in (own, named) if _sides(self.folder / one) == sorted(map(str, size))]
+        if len(fitting) != 1:
+            report.suspect(
+                "an annotation that names another picture than its own name does",
+                f"{path}: {own}, not {named}",
+            )
+        return fitting[0] if len(fitting) == 1 else own
 
     def with_stem(self, path: Path) -> list[str]:
         """Returns the files whose stem is that of `path`, in any folder."""

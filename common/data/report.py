@@ -36,7 +36,7 @@ class Report:
       lines: one line for each item that was left out; `left_out` groups them by reason.
       left_out, skipped, changed, suspicious: {reason: Finding}. `left_out` holds faulty items, `skipped`
         files that are not data, such as a README.
-      lost: the reasons of `skipped` files that look like data.
+      lost: the reasons of `skipped` files that look like data, and of changes that lose some.
     """
 
     taken: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -77,7 +77,7 @@ class Report:
         for part, count in split.items():
             self.take(f"{unit} to {'train on' if part == 'train' else 'evaluate on'}", count)
         taken = max(sum(split.values()), sum(train + held for _, train, held in balance))
-        lost = {reason: one for reason, one in self.skipped.items() if reason in self.lost}
+        lost = {r: one for r, one in {**self.skipped, **self.changed}.items() if r in self.lost}
         for reason, one in {**self.left_out, **lost}.items():
             if one.count > A_FEW and one.count > LOST * (taken + one.count):
                 self.suspect(

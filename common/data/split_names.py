@@ -1,6 +1,7 @@
 """Knows the names of splits: which folder, list, file or word means training, and which evaluation. TensorFlow-free."""
 
 import re
+from pathlib import PurePath
 
 TESTS = ("test", "testing")
 # Usual names of a split that the user made.
@@ -9,9 +10,7 @@ EVAL = ("val", "valid", "validate", "validation", "eval", "evaluation", "dev", *
 # Words beside a split's in a folder's name, as in obj_train_data and images_val2017. "labels" hold no pictures.
 _BESIDE = {
     *("images", "image", "img", "imgs", "pictures", "photos", "videos", "clips", "frames"),
-    "obj",
-    "data",
-    "set",
+    *("obj", "data", "set", "split", "autosplit", "list"),
 }
 
 
@@ -30,6 +29,11 @@ def of_folder(name: str) -> str:
     """Returns the split's word if a folder's name has no other word: train2017, obj_train_data; else ""."""
     words = re.findall(r"[^\W\d_]+", name.lower())
     return word_of(name) if all(word in _BESIDE or part_of(word) is not None for word in words) else ""
+
+
+def of_path(path: str) -> str:
+    """Returns the word of the innermost folder that is a split's, such as "val" of images/val/0.jpg; else ""."""
+    return next(filter(None, (of_folder(name) for name in PurePath(path).parts[-2::-1])), "")
 
 
 def distance(word: str, path: str) -> int:

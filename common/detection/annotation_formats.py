@@ -38,22 +38,26 @@ class Source:
     aside: Collection[str] = ()
 
     def divided(
-        self, parts: Sequence[Collection[str]], report: Report, outside: str
+        self, parts: Sequence[Collection[str]], report: Report, outside: str = ""
     ) -> tuple[Source, Source]:
         """Returns the sources of the training and the evaluation pictures, by the names that lists give to each.
 
-        `outside` is what the report says of a picture in neither.
+        `outside` is what the report says of a picture in neither, "" for nothing.
         """
         images = self.content["images"]
-        for image in images:
-            if not any(image["file_name"] in part for part in parts):
-                report.skip(outside, image["file_name"])
-        aside = [image["file_name"] for image in images]
-        first, second = ([i for i in images if i["file_name"] in part] for part in parts)
-        return tuple(
-            dataclasses.replace(self, content={**self.content, "images": part}, aside=aside)
-            for part in (first, second)
-        )
+        names = [str(image.get("file_name")) if isinstance(image, dict) else "" for image in images]
+        for name in names if outside else ():
+            if not any(name in part for part in parts):
+                report.skip(outside, name)
+        sources = []
+        for part in parts:
+            inside = [image for image, name in zip(images, names) if name in part]
+            others = {str(image.get("id")) for image, name in zip(images, names) if name and name not in part}
+            items = self.content["annotations"]
+            items = [i for i in items if not isinstance(i, dict) or str(i.get("image_id")) not in others]
+            content = {**self.content, "images": inside, "annotations": items}
+            sources.append(dataclasses.replace(self, content=content, aside=list(filter(None, names))))
+        return tuple(sources)
 
 
 class Builder:
@@ -105,6 +109,12 @@ def report_unnamed(folder: Path, names: Collection[str], report: Report) -> None
         a_picture = path.suffix.lower() in pictures.SUFFIXES and path.is_file()
         if a_picture and path.name not in names and folder_conversion.visible(path.name):
             report.skip("a picture that no annotation names", str(path), lost=True)
+
+
+def is_known(content: Any) -> bool:
+    """Whether a JSON file's content is annotations of COCO, VIA or CreateML."""
+    coco = isinstance(content, dict) and ("images" in content or "annotations" in content)
+    return coco or is_via(content) or is_createml(content)
 
 
 def is_via(content: Any) -> bool:

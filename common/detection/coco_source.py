@@ -1,15 +1,15 @@
 """Finds the annotations of a user's pictures and reads them as COCO's JSON, whatever program wrote them."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from common.data import folder_conversion, given_splits, split_names
 from common.data.folder_conversion import Options
-from common.data.partners import Partners
+from common.data.partners import Partners, stems
 from common.data.report import Report
-from common.detection import annotation_formats, foreign_formats, labelme, voc, yolo
+from common.detection import annotation_formats, foreign_formats, labelme, splits, voc, yolo
 from common.detection.annotation_formats import Source
 from common.errors import UserError
 from common.untrusted import parsed
@@ -30,61 +30,94 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
             f"{folder}: {f'annotations of {known}' if known else 'a file; name the folder around it'}"
         )
     if options.annotations:
-        held = _json(folder, [options.eval_annotations], report) if options.eval_annotations else None
-        return _json(folder, [options.annotations], report), held
-    first, second = given_splits.given_split(folder)
+        files = [path for path in (options.annotations, options.eval_annotations) if path]
+        sources = [_json(folder, {path: _parsed(path)}, report) for path in files]
+    else:
+        sources = [source for source in _found(folder, report) if source]
+    return tuple(sources) if len(sources) > 1 else splits.of_source(sources[0], folder, report)
+
+
+def _found(folder: Path, report: Report) -> tuple[Source, Source | None]:
+    """Returns the sources that the folder's annotation files and folders show, without what else may divide them."""
+    first, second = given_splits.given_split(folder, pair=False)
     if second:
         given_splits.report_unused(folder, (first, second), report, split_names.EVAL)
-    if second and _jsons(first) and _jsons(second):
-        return _json(first, _jsons(first), report), _json(second, _jsons(second), report)
-    listed = _jsons(folder) + (_jsons(folder / "annotations") if (folder / "annotations").is_dir() else [])
-    pair = _pair(listed, report)
+        pairs = [(part, _annotations(part, report)) for part in (first, second)]
+        if all(known for _, known in pairs):
+            return tuple(_json(part, known, report) for part, known in pairs)
+    known = _annotations(folder, report)
+    pair = _pair(known, folder, report)
     if pair:
-        return _json(folder, [pair[0]], report), _json(folder, [pair[1]], report)
-    if listed:
-        return _json(folder, listed, report), None
-    inside = folder_conversion.files(folder)
-    known = foreign_formats.first([path for path in inside if path.suffix.lower() == ".xml"][:8])
+        return tuple(_json(folder, {path: known[path]}, report) for path in pair)
     if known:
-        raise UserError(known)
-    if any(path.suffix.lower() == ".xml" for path in inside):
+        return _json(folder, known, report), None
+    inside = folder_conversion.files(folder)
+    xml = [path for path in inside if path.suffix.lower() == ".xml"]
+    foreign = foreign_formats.first(xml[:8])
+    if foreign:
+        raise UserError(foreign)
+    if xml and (any(map(voc.is_voc, xml)) or not yolo.Labels(folder).unused()):
         if second:
             return voc.read(first, report), voc.read(second, report)
         return voc.read_with_lists(folder, report)
-    if labelme.files(folder):
-        parts = [part for part in (first, second) if part]
-        sources = [labelme.read(part, labelme.files(part), report) for part in parts]
-        return sources[0], sources[1] if second else None
     return yolo.find(folder, report, foreign_formats.first(inside) or f"{folder}: no annotations; {_HELP}")
 
 
-def _jsons(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.glob("*.json") if p.is_file() and folder_conversion.visible(p.name))
+def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
+    """Returns {JSON file: its content} of those with annotations, in the folder and annotations/, or else at any depth.
+
+    Of files beside COCO's instances, only these count. Raises UserError if the only JSON file is none, or the files are
+    another program's.
+    """
+    inside = [path for path in folder_conversion.files(folder) if path.suffix.lower() == ".json"]
+    paths = [path for path in inside if path.parent in (folder, folder / "annotations")] or inside
+    contents: dict[Path, Any] = {}
+    for path in paths:
+        try:
+            contents[path] = _parsed(path)
+        except UserError as error:
+            if len(paths) == 1:
+                raise
+            report.leave_out("no JSON file", str(path), str(error))
+            continue
+        if labelme.is_labelme(contents[path]):  # Of each picture there is one.
+            return {**dict.fromkeys(inside), **contents}
+    known = {path: content for path, content in contents.items() if annotation_formats.is_known(content)}
+    foreign = {path: foreign_formats.of_json(content) for path, content in contents.items()}
+    known = {path: known[path] for path in known if not foreign[path]} or known
+    if not known and any(foreign.values()):
+        raise UserError(next(f"{path}: annotations of {text}" for path, text in foreign.items() if text))
+    instances = {
+        path: content for path, content in known.items() if "instances" in path.stem.lower()
+    } or known
+    for path in contents:
+        if known and path not in instances:
+            report.skip("a JSON file beside the annotations that are read", str(path))
+    return instances
 
 
-def _pair(listed: Sequence[Path], report: Report) -> tuple[Path, Path] | None:
+def _pair(known: Mapping[Path, Any], folder: Path, report: Report) -> tuple[Path, Path] | None:
     """Returns a training and an evaluation split's files by the words of their names; None if they are not a pair."""
-    named = [(path, split_names.word_of(path.stem)) for path in listed]
-    train = [path for path, word in named if split_names.part_of(word) == 0]
-    held = [path for path, word in named if split_names.part_of(word) == 1]
-    chosen = [path for path in held if split_names.word_of(path.stem) not in split_names.TESTS] or held
-    if len(train) != 1 or len(chosen) != 1:
+    words = {path: split_names.word_of(os.path.relpath(path.with_suffix(""), folder)) for path in known}
+    train = [path for path, word in words.items() if split_names.part_of(word) == 0]
+    held = [path for path, word in words.items() if split_names.part_of(word) == 1]
+    chosen = [path for path in held if words[path] not in split_names.TESTS] or held
+    if len(train) != 1 or len(chosen) != 1 or any(map(labelme.is_labelme, known.values())):
         return None
-    for path in listed:
+    for path in known:
         if path not in (train[0], chosen[0]):
             report.skip(f"beside {train[0].name} and {chosen[0].name}, which are read", str(path))
     return train[0], chosen[0]
 
 
-def _json(folder: Path, paths: Sequence[Path], report: Report) -> Source:
+def _json(folder: Path, known: Mapping[Path, Any], report: Report) -> Source:
     """Reads one annotation file of COCO, VIA or CreateML, or LabelMe's, of which every picture has one."""
-    first = [_parsed(path) for path in paths[:2]]
-    if any(map(labelme.is_labelme, first)):
-        return labelme.read(folder, paths, report)
-    if len(paths) > 1:
-        names = ", ".join(path.name for path in paths[:4])
+    if any(map(labelme.is_labelme, known.values())):
+        return labelme.read(folder, list(known), report)
+    if len(known) > 1:
+        names = ", ".join(path.name for path in list(known)[:4])
         raise UserError(f"{folder}: several annotation files ({names}); name one with --annotations")
-    path, content = paths[0], first[0]
+    ((path, content),) = known.items()
     if annotation_formats.is_via(content):
         content = annotation_formats.via(content, path, report)
     elif annotation_formats.is_createml(content):
@@ -128,9 +161,13 @@ def _with_pictures(folder: Path, path: Path, content: Mapping[str, Any], report:
     there = {name: file for name, file in files.items() if file}
     if not there:
         shown = f", such as {next(iter(names))}" if names else ""
-        raise UserError(
-            f"{path}: none of its pictures{shown} is in {folder}; name the folder that holds them"
+        other = next(
+            filter(None, (partners.of_stem(stems(name)[-1].rpartition("/")[2], path) for name in names)), None
         )
+        hint = (
+            f", but {other} is; give the names their suffix" if other else "; name the folder that holds them"
+        )
+        raise UserError(f"{path}: none of its pictures{shown} is in {folder}{hint}")
     bases = {file.removesuffix(name) for name, file in there.items()}
     # All names are relative to one folder: they stay.
     if len(bases) == 1 and bases.isdisjoint(there.values()):

@@ -1,10 +1,12 @@
 """Recognizes the annotation formats that are not read, and says which export helps. TensorFlow-free."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.data import pictures
 from common.untrusted import parsed
 
 _COCO = "export it as COCO"
@@ -22,6 +24,11 @@ _JSON = (
     ({"item", "annotations"}, "Darwin (V7)", _COCO),
     ({"imageHeight", "imageWidth", "labels"}, "Labelbox", _COCO),
     ({"name", "labels"}, "BDD100K or Scalabel", "convert it to COCO"),
+    ({"annotation_id"}, "Label Studio", _COCO),
+    ({"classes", "tags"}, "Supervisely", _COCO),
+    ({"project", "metadata", "file"}, "VIA 3", _COCO),
+    ({"categories", "items"}, "Datumaro", _COCO),
+    ({"file_name", "objects"}, "Hugging Face (objects)", "convert it to COCO"),
 )
 _HEAD = 4096
 
@@ -40,7 +47,17 @@ def of_json(content: Any) -> str:
 def of_columns(columns: Sequence[str]) -> str:
     """Returns likewise what a table of boxes is, by its columns in lower case."""
     names = set(columns)
-    if {"xmin", "ymin", "xmax", "ymax"} <= names:
+    if "region_shape_attributes" in names:
+        return "VIA as a table (CSV); export it as JSON"
+    if "annotation_id" in names:
+        return f"Label Studio as a table (CSV); {_COCO}"
+    numbers = sum(word.replace(".", "", 1).isdigit() for word in columns)  # There may be no line of names.
+    if (
+        {"xmin", "ymin", "xmax", "ymax"} <= names
+        or {"x1", "y1", "x2", "y2"} <= names
+        or "bbox" in names
+        or numbers > 3
+    ):
         program = "OpenImages' table" if "imageid" in names else "a table (CSV) of boxes"
         return f"{program}, which is not read; convert it to COCO, Pascal VOC or YOLO"
     return ""
@@ -52,10 +69,15 @@ def of_file(path: Path) -> str:
     try:
         if suffix == ".json":
             return of_json(parsed(path.read_bytes()))
+        if suffix in (".parquet", ".zip", ".gz", ".tar", ".7z", ".rar"):
+            return f"an unknown program in a file {suffix}, which is not read; unpack or convert it"
         with open(path, "rb") as file:
             head = file.read(_HEAD).decode("utf-8", "replace").lstrip("\ufeff \r\n\t")
     except (OSError, ValueError):
         return ""
+    if suffix in (".jsonl", ".ndjson"):
+        with contextlib.suppress(ValueError):
+            return of_json(parsed(head.partition("\n")[0]))
     if suffix in (".csv", ".tsv", ".txt"):
         return of_columns([word.strip(' "').lower() for word in re.split(r"[,;\t]", head.partition("\n")[0])])
     if suffix == ".xml":
@@ -68,6 +90,6 @@ def of_file(path: Path) -> str:
 def first(paths: Sequence[Path]) -> str:
     """Returns "FILE: PROGRAM; FIX" of the first file that is known; "" if none is."""
     known = (
-        (path, of_file(path)) for path in paths if path.suffix.lower() in (".json", ".xml", ".csv", ".tsv")
+        (path, of_file(path)) for path in paths if path.suffix.lower() not in (*pictures.SUFFIXES, ".txt")
     )
     return next((f"{path}: annotations of {text}" for path, text in known if text), "")

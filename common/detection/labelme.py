@@ -11,7 +11,6 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from common.data import folder_conversion
 from common.data.partners import Partners
 from common.data.report import Report
 from common.detection.annotation_formats import Builder, Source, around, ellipse, rectangle
@@ -26,12 +25,6 @@ NO_ANNOTATION = "no annotation of LabelMe"
 def is_labelme(content: Any) -> bool:
     """Whether a JSON file's content is LabelMe's, which describes one picture."""
     return isinstance(content, dict) and isinstance(content.get("shapes"), list) and "imagePath" in content
-
-
-def files(folder: Path) -> list[Path]:
-    """Returns the JSON files at any depth in a folder if one of the first is LabelMe's."""
-    listed = [path for path in folder_conversion.files(folder) if path.suffix.lower() == ".json"]
-    return listed if any(is_labelme(_content(path)) for path in listed[:8]) else []
 
 
 def _content(path: Path) -> Any:
@@ -56,14 +49,14 @@ def read(folder: Path, paths: Sequence[Path], report: Report) -> Source:
             line = f"{path}: {NO_ANNOTATION}: it is no JSON file with shapes and imagePath"
             report.leave_out(NO_ANNOTATION, str(path), line)
             continue
-        picture = _picture(path, str(content["imagePath"]), partners)
+        size = content.get("imageWidth"), content.get("imageHeight")
+        picture = _picture(path, str(content["imagePath"] or ""), size, partners, report)
         if picture is None:
             inside = (
                 ", but inside of the file (imageData); save it beside" if content.get("imageData") else ""
             )
             report.leave_out("its picture is missing", str(path), f"{path}: its picture is missing{inside}")
             continue
-        size = content.get("imageWidth"), content.get("imageHeight")
         builder.image(picture, *size)
         _objects(content["shapes"], str(path), size, builder, report)
     if not builder.images:
@@ -71,14 +64,13 @@ def read(folder: Path, paths: Sequence[Path], report: Report) -> Source:
     return Source(builder.content(), folder, str(folder))
 
 
-def _picture(path: Path, name: str, partners: Partners) -> str | None:
+def _picture(path: Path, name: str, size: Sequence[Any], partners: Partners, report: Report) -> str | None:
     """Returns the picture of the file `path`, in which imagePath is `name`."""
-    picture = partners.find(name, path)
-    place = path.parent.relative_to(partners.folder).as_posix()
-    if picture is not None and Path(picture).name == name.replace("\\", "/").rpartition("/")[2]:
-        return picture
-    beside = partners.of_stem(path.stem, near=path)
-    return beside if picture is None or beside and Path(beside).parent.as_posix() == place else picture
+    named = partners.find(name, path) if name else None
+    place = path.parent.relative_to(partners.folder)
+    beside = (one for one in partners.with_stem(path) if Path(one).parent == place)
+    own = next(beside, None) if named else partners.of_stem(path.stem, near=path)
+    return partners.of_two(own, named, size, path, report)
 
 
 def _objects(shapes: Sequence[Any], place: str, size: tuple[Any, Any], made: Builder, report: Report) -> None:
@@ -135,7 +127,7 @@ def _shape(shape: Any, size: tuple[Any, Any]) -> tuple[str, np.ndarray | dict[st
     if kind == "circle" and len(points) == 2:
         radius = float(np.linalg.norm(points[1] - points[0]))
         return label, *around(ellipse(*points[0], radius, radius))
-    if kind == "polygon" and len(points) >= 3:
+    if kind in ("polygon", "rotation") and len(points) >= 3:
         return label, *around(points)
     if kind == "mask" and len(points) == 2:
         return label, *_mask(shape.get("mask"), points, size)

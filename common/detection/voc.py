@@ -17,6 +17,14 @@ _LISTS = (("train", "val"), ("trainval", "test"), ("train", "test"))
 NO_ANNOTATION = "no annotation of Pascal VOC"
 
 
+def is_voc(path: Path) -> bool:
+    """Whether the first tag of an XML file is Pascal VOC's."""
+    try:
+        return _root(path).tag == "annotation"
+    except (OSError, ElementTree.ParseError, ValueError, RecursionError):
+        return False
+
+
 def read(folder: Path, report: Report) -> Source:
     """Reads all XML files in a folder; `report` receives a line about each that cannot be used.
 
@@ -34,7 +42,9 @@ def read(folder: Path, report: Report) -> Source:
             continue
         name = root.findtext("filename") or ""
         try:
-            picture = partners.of_stem(path.stem, near=path) or (partners.find(name, path) if name else None)
+            size = [root.findtext(f"size/{side}") for side in ("width", "height")]
+            named = partners.find(name, path) if name else None
+            picture = partners.of_two(partners.of_stem(path.stem, near=path), named, size, path, report)
         except TwoFilesError as error:
             line = f"{path}: its picture is {' or '.join(error.files)}; give each a name of its own"
             report.leave_out("its picture is one of two", str(path), line)
@@ -42,7 +52,7 @@ def read(folder: Path, report: Report) -> Source:
         if picture is None:
             report.leave_out("its picture is missing", str(path))
             continue
-        builder.image(picture, *(root.findtext(f"size/{side}") for side in ("width", "height")))
+        builder.image(picture, *size)
         for number, item in enumerate(root.iter("object"), 1):
             place = f"{path}: object {number}"
             try:
@@ -68,18 +78,18 @@ def read_with_lists(folder: Path, report: Report) -> tuple[Source, Source | None
     source = read(folder, report)
     images = source.content["images"]
     parents = sorted({path.parents[0] for path in folder.glob("**/ImageSets") if path.is_dir()})
-    places = [parent / "ImageSets" / inner for parent in parents for inner in ("Main", "")]
     places = [
-        place for place in places if any((place / f"{name}.txt").is_file() for p in _LISTS for name in p)
+        parent / "ImageSets" / inner
+        for parent in parents
+        for inner in ("Main", "Segmentation", "Layout", "Action", "")
     ]
     splits: tuple[set[str], set[str]] = set(), set()
     for place in places:
         pairs = ([place / f"{name}.txt" for name in pair] for pair in _LISTS)
         lists = next((pair for pair in pairs if all(path.is_file() for path in pair)), None)
         if lists is None:
-            for path in sorted({place / f"{name}.txt" for pair in _LISTS for name in pair}):
-                if path.is_file():
-                    report.skip("a list of pictures without the list of the other part", str(path))
+            for path in sorted(place.glob("*.txt")):
+                report.suspect("a list of pictures without that of the other part, not taken", str(path))
             continue
         chosen = lists
         partners = Partners(place.parents[place.parts[::-1].index("ImageSets")])

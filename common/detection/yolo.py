@@ -1,22 +1,23 @@
 """Reads YOLO's annotations, a text file for each picture, as COCO's JSON."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from common.data import folder_conversion, given_splits, pictures, text_files
-from common.data.partners import plain, stems
+from common.data import folder_conversion, given_splits, pictures, split_names, text_files
+from common.data.partners import Partners, plain, stems
 from common.data.report import Report
-from common.detection import yolo_splits
+from common.detection import splits
 from common.detection.annotation_formats import Builder, Source
 from common.errors import UserError
 
 _SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _LISTS = ("classes.txt", "obj.names", "_darknet.labels")
-_IMAGES = ("images", "JPEGImages")  # Folders of pictures whose labels are in labels/ next to them.
+_IMAGES = ("images", "jpegimages")  # Folders of pictures whose labels are in labels/ next to them.
+NO_LABELS = "a picture without a file of labels, taken as one without objects"
 _SLACK = 0.01  # Rounding makes some fractions exceed 1.
 
 
@@ -31,14 +32,16 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
       expected: the error for a folder without such annotations.
     """
     settings = _settings(folder)
-    first, second = given_splits.given_split(folder)
+    first, second = given_splits.given_split(folder, pair=False)
     if second is None and (folder / "images").is_dir():  # images/train and labels/train.
-        first, second = given_splits.given_split(folder / "images")
+        first, second = given_splits.given_split(folder / "images", pair=False)
     labels = Labels(folder)
     paths = [p for p in folder_conversion.files(folder) if p.suffix.lower() in pictures.SUFFIXES]
     if not any(map(labels.of, paths)):
+        labels.anywhere = Partners(folder, (".txt",))
+    if not any(map(labels.of, paths)):
         alone = labels.unused()
-        if alone and paths:
+        if len(alone) > 1 and paths:
             expected = f"{folder}: {len(alone)} label files match no picture, such as {alone[0]} beside {paths[0].name}"
         raise UserError(expected)
     names = [text_files.normal(name) for name in _names(folder, settings)]
@@ -48,7 +51,7 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
             f"{folder}: the list of classes has {twice[:80]!r} twice; give each class its own name"
         )
     reader = _Reader(names, labels, bool(settings.get("kpt_shape")), report)
-    lists = yolo_splits.find(folder, settings, report)
+    lists = splits.find(folder, settings, report)
     if lists:
         return reader.read(folder).divided(lists, report, "in no list of the split")
     sources = [reader.read(part) for part in ([first, second] if second else [folder])]
@@ -56,29 +59,41 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
 
 
 class Labels:
-    """The label files below a folder: next to their pictures, or in labels/ where the picture is in images/."""
+    """The label files below a folder: in labels/ where the picture is in images/, or next to their pictures.
+
+    Attributes:
+      anywhere: if not None, a label file may be in any folder.
+    """
 
     def __init__(self, folder: Path):
         self._files: dict[str, Path] = {}
-        self._used: set[Path] = set()
+        self._used: dict[Path, Path] = {}
+        self.anywhere: Partners | None = None
         for path in folder_conversion.files(folder):
             if path.suffix.lower() == ".txt" and path.name not in _LISTS:
                 self._files.setdefault(_key(path.with_suffix("")), path)
 
-    def of(self, picture: Path) -> Path | None:
-        """Returns a picture's label file, or None."""
-        places = [picture]
+    def of(self, picture: Path, report: Report | None = None) -> Path | None:
+        """Returns a picture's label file, or None; notes in the report another one, and another picture of the same."""
+        places, folders = [picture], [name.lower() for name in picture.parts[:-1]]
         for images in _IMAGES:
-            if images in picture.parts[:-1]:
-                at = len(picture.parts) - 2 - picture.parts[:-1][::-1].index(images)
-                places.append(Path(*picture.parts[:at], "labels", *picture.parts[at + 1 :]))
-        for place in places:
-            for stem in stems(place.name):
-                path = self._files.get(_key(place.with_name(stem)))
-                if path is not None:
-                    self._used.add(path)
-                    return path
-        return None
+            if images in folders:
+                at = len(folders) - 1 - folders[::-1].index(images)
+                places.insert(0, Path(*picture.parts[:at], "labels", *picture.parts[at + 1 :]))
+        keys = (_key(place.with_name(stem)) for place in places for stem in stems(place.name))
+        files = list(dict.fromkeys(self._files[key] for key in keys if key in self._files))
+        if not files and self.anywhere:
+            other = self.anywhere.of_stem(picture.stem, near=picture)
+            files = [self.anywhere.folder / other] if other else []
+        if report and len(files) > 1 and files[0].read_bytes() != files[1].read_bytes():
+            report.suspect(
+                "two files of labels of a picture, of which the first is read", f"{files[0]} and {files[1]}"
+            )
+        if report and files and self._used.get(files[0], picture) != picture:
+            report.suspect("two pictures with one file of labels", f"{picture} and {self._used[files[0]]}")
+        if files:
+            self._used[files[0]] = picture
+        return next(iter(files), None)
 
     def unused(self, near: Path | None = None) -> list[Path]:
         """Returns the label files that no picture has; with `near` only those in folders where others are used."""
@@ -95,27 +110,30 @@ def _key(path: Path) -> str:
 def _names(folder: Path, settings: Mapping[str, Any]) -> list[str]:
     if settings.get("names") not in (None, ""):
         return _of_settings(Path(settings["path of this file"]), settings)
-    for place in (folder, folder / "labels", folder / "train", folder / "train" / "labels"):
-        for name in _LISTS:
-            if (place / name).is_file():
-                return [line.strip() for line in text_files.read(place / name) if line.strip()]
+    for path in _files(folder, lambda path: path.name in _LISTS):
+        return [line.strip() for line in text_files.read(path) if line.strip()]
     raise UserError(
         f"{folder}: YOLO's labels without names; add {_SETTINGS[0]} or {_LISTS[0]} with the classes"
     )
 
 
+def _files(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
+    """Returns the wanted files of a folder, the nearest first; then those of its parent, if its name is a split's."""
+    inside = sorted(filter(wanted, folder_conversion.files(folder)), key=lambda path: len(path.parts))
+    outside = folder.absolute().parent.iterdir() if split_names.of_folder(folder.absolute().name) else ()
+    return [*inside, *filter(wanted, sorted(outside))]
+
+
 def _settings(folder: Path) -> dict[str, Any]:
     """Returns the content of data.yaml and the like as texts, with "path of this file"; {} if there is none."""
-    for name in _SETTINGS:
-        path = folder / name
-        if not path.is_file():
-            continue
+    paths = _files(folder, lambda path: path.suffix in (".yaml", ".yml"))
+    for path in sorted(paths, key=lambda path: path.name not in _SETTINGS):
         try:
             # All values are texts: YAML would make True of a class "yes".
             content = yaml.load("\n".join(text_files.read(path)), Loader=yaml.BaseLoader)
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise UserError(f"{path}: no YAML ({' '.join(str(error).split())[:80]}); correct it") from error
-        if isinstance(content, dict):
+        if isinstance(content, dict) and (path.name in _SETTINGS or "names" in content):
             return {**content, "path of this file": str(path)}
     return {}
 
@@ -149,12 +167,11 @@ class _Reader:
         for picture in folder_conversion.files(folder):
             if picture.suffix.lower() not in pictures.SUFFIXES:
                 continue
-            path = self._labels.of(picture)
+            path = self._labels.of(picture, report)
             builder.image(picture.relative_to(folder).as_posix())
             if path is None:
-                report.change(
-                    "a picture without a file of labels, taken as one without objects", str(picture)
-                )
+                report.change(NO_LABELS, str(picture))
+                report.lost.add(NO_LABELS)
                 continue
             try:
                 lines = text_files.read(path)
@@ -166,13 +183,15 @@ class _Reader:
                 if line.strip():
                     place, words = f"{path}: line {number}", line.split()
                     numbers.add(words[0])
+                    if len(words) == 6:
+                        report.change("a fifth number of a box, taken for a prediction's score", place)
                     poses.append(_looks_like_pose(words))
                     try:
                         builder.add(*_parsed(words, self._names, self._pose), place)
                     except ValueError as error:
                         report.leave_out(str(error).partition(":")[0], place, f"{place}: {error}")
         for path in self._labels.unused(near=folder):
-            if path.is_relative_to(folder) or not any(p == "labels" for p in path.parts):
+            if path.is_relative_to(folder) or not any(p.lower() == "labels" for p in path.parts):
                 report.skip("a file of labels without a picture", str(path), lost=True)
         self._check(folder, numbers, poses)
         numbered = [str(name) for name in self._names]

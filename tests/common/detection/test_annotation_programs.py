@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from common.data.folder_conversion import Options
 from common.detection import coco_source, coco_tidy
@@ -39,6 +40,22 @@ def test_vias_own_files(tmp_path, shape, project):
     assert len(images) == len(objects) == 2 and names == ["red"]
     np.testing.assert_allclose(objects[0]["bbox"], BOX, atol=0.5)
     assert "p0.jpg: regions[1]: a shape 'point' is no area" in report.lines[0]
+
+
+def test_vias_class_is_asked_for_where_several_attributes_may_be_it(tmp_path):
+    photos(tmp_path, 1)
+    region = {"shape_attributes": {"name": "rect", "x": 1, "y": 1, "width": 9, "height": 9}}
+
+    def write(attributes):
+        entry = {"filename": "p0.jpg", "regions": [{**region, "region_attributes": attributes}]}
+        (tmp_path / "via.json").write_text(json.dumps({"p0.jpg1": entry}))
+
+    write({"quality": "good", "Object": "cat"})
+    with pytest.raises(UserError, match="attributes quality, Object"):
+        coco_source.find(tmp_path, Options())
+    write({"quality": "good", "Label": "cat"})
+    source, _ = coco_source.find(tmp_path, Options())
+    assert [one["name"] for one in source.content["categories"]] == ["cat"]
 
 
 def test_labelmes_files(tmp_path):
@@ -145,6 +162,58 @@ def test_pascal_vocs_lists_have_names_as_people_write_them(tmp_path, line):
     assert settings.report.skipped["in neither train.txt nor val.txt"].example.endswith("photo 3.jpg")
 
 
+@pytest.mark.parametrize("program", ["yolo", "voc", "coco"])
+def test_other_files_beside_the_annotations_are_no_annotations(tmp_path, program):
+    folder = photos(tmp_path, 2)
+    for number in range(2):
+        if program == "yolo":
+            (folder / f"p{number}.txt").write_text(YOLO)
+        elif program == "voc":
+            voc(folder, f"p{number}")
+    (folder / "classes.txt").write_text("red\nblue\n")
+    (folder / "notes.json").write_text(
+        '{"categories": [], "info": {}}'
+    )  # As Label Studio writes beside YOLO's labels.
+    if program == "coco":
+        (folder / "deep").mkdir()
+        (folder / "notes.json").rename(folder / "deep/notes.json")
+        for name, extra in (
+            ("instances", {}),
+            ("person_keypoints", {}),
+            ("captions", {"annotations": [{"image_id": 1, "caption": ""}]}),
+        ):
+            (folder / f"deep/{name}.json").write_text(json.dumps(content(2) | extra))
+    else:
+        (folder / "settings.xml").write_text("<settings/>")
+    assert len(tidied(folder)[0]) == 2
+
+
+@pytest.mark.parametrize("program", ["voc", "labelme"])
+def test_a_file_that_names_another_picture_than_its_own_goes_by_the_size_or_is_said(tmp_path, program):
+    def annotate(size):
+        if program == "voc":
+            voc(tmp_path, "p0", size)
+            path = tmp_path / "Annotations/p0.xml"
+            path.write_text(
+                path.read_text().replace("<annotation>", "<annotation><filename>p1.jpg</filename>")
+            )
+        else:
+            values = {"imagePath": "p1.jpg", "imageWidth": size[0], "imageHeight": size[1]}
+            shape = {"label": "red", "shape_type": "rectangle", "points": [[10, 12], [40, 32]]}
+            (tmp_path / "p0.json").write_text(json.dumps(values | {"shapes": [shape]}))
+        return tidied(tmp_path)
+
+    photos(tmp_path)
+    (image,), *_, report = annotate((WIDTH, HEIGHT))
+    assert image["file_name"] == "p0.jpg" and any("names another picture" in one for one in report.suspicious)
+    with Image.open(tmp_path / "p0.jpg") as first:
+        first.resize((WIDTH + 8, HEIGHT)).save(tmp_path / "p1.jpg")
+    (image,), *_, report = annotate((WIDTH + 8, HEIGHT))
+    assert image["file_name"] == "p1.jpg" and not any(
+        "names another picture" in one for one in report.suspicious
+    )
+
+
 def test_pictures_that_no_annotation_names_are_said(tmp_path):
     values = content(4)
     values["images"], values["annotations"] = values["images"][:3], values["annotations"][:3]
@@ -210,6 +279,8 @@ def test_yolos_settings_that_contradict_themselves_are_refused(tmp_path, setting
 def test_yolos_labels_and_pictures_without_their_partner_are_said(tmp_path):
     folder = yolo(tmp_path, "names: [a, b]", 4)
     (folder / "p3.txt").rename(folder / "p9.txt")
+    (folder / "p0.png").write_bytes((folder / "p0.jpg").read_bytes())
     *_, report = tidied(folder)
+    assert report.suspicious["two pictures with one file of labels"].count == 1
     assert report.skipped["a file of labels without a picture"].example.endswith("p9.txt")
     assert report.changed["a picture without a file of labels, taken as one without objects"].count == 1

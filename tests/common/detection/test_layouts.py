@@ -190,10 +190,45 @@ def test_yolos_folders_are_the_split(tmp_path, folders, given):
     assert found(tmp_path)[:2] == tuple([f"{folder}/{n}.jpg" for n in range(3)] for folder in folders)
 
 
+@pytest.mark.parametrize("how", ["folders", "field", "{}.txt", "splits/{}.txt", "autosplit_{}.txt"])
+@pytest.mark.parametrize("kind", ["coco", "labelme", "voc", "yolo"])
+def test_every_format_keeps_the_split_of_folders_lists_and_fields(tmp_path, kind, how):
+    parts = {"train": [], "val": []}
+    for number in range(6):
+        part = "val" if number > 3 else "train"
+        inside = f"{part}/{number}" if how == "folders" else str(number)
+        parts[part].append(f"images/{inside}.jpg")
+        picture(tmp_path / f"images/{inside}.jpg", number)
+        if kind == "yolo":
+            yolo(tmp_path, [f"images/{inside}.jpg"])
+        elif kind != "coco":
+            path = tmp_path / f"labels/{inside}.{'xml' if kind == 'voc' else 'json'}"
+            voc(path, VOC_BOX) if kind == "voc" else labelme(path, f"{number}.jpg", [box()])
+    if kind == "coco":
+        coco(tmp_path / "all.json", sum(parts.values(), []))
+        content = json.loads((tmp_path / "all.json").read_text())
+        fields = [{"split": "val" if n > 3 else "train"} if how == "field" else {} for n in range(6)]
+        content["images"] = [one | field for one, field in zip(content["images"], fields)]
+        (tmp_path / "all.json").write_text(json.dumps(content))
+    elif how == "field":
+        return
+    for part, names in parts.items() if "{}" in how else ():
+        (tmp_path / how.format(part)).parent.mkdir(exist_ok=True)
+        (tmp_path / how.format(part)).write_text("\n".join(names))
+    assert found(tmp_path)[:2] == tuple(parts.values())
+    assert all(
+        len(s.content["annotations"]) >= len(s.content["images"])
+        for s in coco_source.find(tmp_path, Options())
+    )
+
+
 def test_a_split_that_cannot_be_honoured_is_said(tmp_path):
     yolo(tmp_path, [f"images/p{n}.jpg" for n in range(4)], {"train": "images", "val": "images"})
     _, held, report = found(tmp_path)
     assert held is None and "same pictures for both" in report.said("suspicious")[0]
+    yolo(tmp_path, ["images/p9.jpg"])
+    (tmp_path / "val.txt").write_text("images/p1.jpg\n")
+    assert "one part of a split without the other" in found(tmp_path)[2].said("suspicious")[0]
 
 
 def test_pascal_vocs_lists_below_a_parent_are_the_split(tmp_path):
@@ -231,22 +266,6 @@ def test_classes_counted_from_1_are_an_error(tmp_path):
     )
     with pytest.raises(UserError, match="YOLO counts from 0"):
         found(tmp_path)
-
-
-def test_vias_class_is_asked_for_where_several_attributes_may_be_it(tmp_path):
-    picture(tmp_path / "0.jpg", 1)
-    region = {"shape_attributes": {"name": "rect", "x": 1, "y": 1, "width": 9, "height": 9}}
-
-    def write(attributes):
-        entry = {"filename": "0.jpg", "regions": [{**region, "region_attributes": attributes}]}
-        (tmp_path / "via.json").write_text(json.dumps({"0.jpg1": entry}))
-
-    write({"quality": "good", "Object": "cat"})
-    with pytest.raises(UserError, match="attributes quality, Object"):
-        found(tmp_path)
-    write({"quality": "good", "Label": "cat"})
-    source, _ = coco_source.find(tmp_path, Options())
-    assert [one["name"] for one in source.content["categories"]] == ["cat"]
 
 
 def test_labelmes_groups_are_one_object_and_masks_are_read(tmp_path):
@@ -292,6 +311,11 @@ FOREIGN = {
     "vott.json": ({"asset": {}, "regions": []}, "VoTT"),
     "studio.json": ([{"data": {}, "annotations": []}], "Label Studio"),
     "supervisely.json": ({"objects": [], "size": {}}, "Supervisely"),
+    "min.json": ([{"image": "0.jpg", "annotation_id": 1}], "Label Studio"),
+    "via.json": ({"project": {}, "metadata": {}, "file": {}}, "VIA 3"),
+    "rows.jsonl": ({"file_name": "0.jpg", "objects": {}}, "Hugging Face"),
+    "headless.csv": ("0.jpg,1,1,2,2,cat\n", "CSV"),
+    "packed.parquet": ("PAR1", "parquet"),
     "annotations.xml": ("<?xml version='1.0'?><annotations><version>1.1</version></annotations>", "CVAT"),
     "labels.csv": ("filename,width,height,class,xmin,ymin,xmax,ymax\n0.jpg,9,9,cat,1,1,2,2\n", "CSV"),
     "boxes.csv": ("ImageID,LabelName,XMin,YMin,XMax,YMax\n0,cat,0,0,1,1\n", "OpenImages"),
@@ -304,7 +328,7 @@ def test_a_foreign_format_is_named_with_what_helps(tmp_path, name):
     picture(tmp_path / "0.jpg", 1)
     (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
     for source in (tmp_path, tmp_path / name) if name.endswith(".csv") else (tmp_path,):
-        with pytest.raises(UserError, match=f"{name}: annotations of .*{program}.*; (export|get|convert)"):
+        with pytest.raises(UserError, match=f"{name}: annotations of .*{program}.*(export|get|convert)"):
             coco_source.find(source, Options())
 
 

@@ -1,4 +1,4 @@
-"""Reads the split that YOLO's settings and lists give: data.yaml, obj.data, train.txt and val.txt. TensorFlow-free."""
+"""Reads the split of annotated pictures from data.yaml, obj.data, lists, fields or folders. TensorFlow-free."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,39 @@ from typing import Any
 from common.data import given_splits, pictures, split_names, text_files
 from common.data.partners import Partners
 from common.data.report import Report
+from common.detection.annotation_formats import Source
 from common.errors import UserError
+
+
+def of_source(source: Source, folder: Path, report: Report) -> tuple[Source, Source | None]:
+    """Divides annotations by lists, by COCO's field `split`, or by folders in the names; else (source, None).
+
+    Args:
+      folder: the user's folder.
+      report: receives what looks like a split but cannot be honoured.
+    """
+    names = [i.get("file_name") for i in source.content["images"] if isinstance(i, dict)]
+    names = [name for name in names if isinstance(name, str)]
+    lists = None if source.fractions else find(folder, {}, report)  # YOLO's are read already.
+    if lists:
+        parts = [{os.path.relpath(folder / name, source.folder) for name in part} for part in lists]
+        return source.divided(parts, report, "in no list of the split")
+    fields = (
+        {i["file_name"]: i.get("split") for i in source.content["images"] if "split" in i} if names else {}
+    )
+    for kind, words in (
+        ("field split", [str(fields.get(name) or "").lower() for name in names]),
+        ("folders", [split_names.of_path(os.path.relpath(source.folder / name, folder)) for name in names]),
+    ):
+        present = {split_names.part_of(word) for word in words}
+        if present == {0, 1}:
+            parts = given_splits.listed_split(folder, list(zip(names, words)), report)
+            return source.divided(parts, report)
+        if {0, 1} < present or kind == "field split" and any(words):
+            report.suspect(
+                f"{kind}: a split that not every picture has in both parts, not taken", str(folder)
+            )
+    return source, None
 
 
 def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set[str], set[str]] | None:
@@ -22,6 +54,8 @@ def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set
         train = given.get(0)
         held = given.get(1)
         if not train or not held:
+            for source, value in held or ():
+                report.suspect("one part of a split without the other, not taken", f"{source}: {value}")
             continue
         partners = Partners(folder)
         splits = tuple(_pictures(entries, folder, partners, report) for entries in (train, held))
@@ -57,8 +91,8 @@ def _of_yaml(settings: Mapping[str, Any]) -> dict[int, Entries]:
 
 def _of_darknet(folder: Path) -> dict[int, Entries]:
     """Returns what the lines train = FILE and valid = FILE of obj.data name."""
-    path, given = folder / "obj.data", {}
-    for line in text_files.read(path) if path.is_file() else ():
+    path, given = next(folder.glob("**/obj.data"), None), {}
+    for line in text_files.read(path) if path else ():
         word, _, value = (side.strip() for side in line.partition("="))
         if value and split_names.part_of(word) is not None:
             given.setdefault(split_names.part_of(word), [(path, value)])
@@ -66,12 +100,17 @@ def _of_darknet(folder: Path) -> dict[int, Entries]:
 
 
 def _of_files(folder: Path) -> dict[int, Entries]:
-    """Returns the lists train.txt and val.txt (valid.txt, test.txt, ...) of a folder."""
+    """Returns the lists train.txt and val.txt (valid.txt, autosplit_val.txt, ...) of a folder, or in splits/."""
     given: dict[int, Entries] = {}
-    for word in (*split_names.TRAIN, *split_names.EVAL):
-        path = folder / f"{word}.txt"
-        if path.is_file() and not pictures_beside(path):
-            given.setdefault(split_names.part_of(word), [(path, path.name)])
+    lists = {
+        path: split_names.of_folder(path.stem)
+        for glob in ("*", "*split*/*", "data/*")
+        for path in folder.glob(f"{glob}.txt")
+    }
+    for path, word in sorted(lists.items(), key=lambda one: (one[1] in split_names.TESTS, len(one[0].name))):
+        part = split_names.part_of(word)
+        if part is not None and not pictures_beside(path):
+            given.setdefault(part, [(path, path.name)])
     return given
 
 
