@@ -9,7 +9,15 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import baselines, folder_conversion, given_splits, near_copies, pictures, text_files
+from common.data import (
+    baselines,
+    folder_conversion,
+    given_splits,
+    near_copies,
+    pictures,
+    split_names,
+    text_files,
+)
 from common.data.folder_conversion import Card, Looked, Made, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -111,7 +119,9 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
             return tuple(_sound(web_dataset.items(part, report), report, looked) for part in shards)
         if second:
             given_splits.report_unused(source, (first, second), report)
-            given_splits.report_layout((first, second), pictures.SUFFIXES, report)
+            given_splits.report_layout(
+                [p for p in (first, second) if not _table(p)], pictures.SUFFIXES, report
+            )
             return _in_folder(first, report, looked), _in_folder(second, report, looked)
         given_splits.report_layout((first,), pictures.SUFFIXES, report)
         items = _in_folder(first, report, looked)
@@ -149,7 +159,14 @@ def _report_unlisted(table: Path, rows: Sequence[tuple[Item, str]], report: Repo
         for path in sorted(place.iterdir()):
             named = os.path.realpath(path) in listed or not folder_conversion.visible(path.name)
             if path.suffix.lower() in pictures.SUFFIXES and not named and path.is_file():
-                report.skip("a picture that the list does not name", str(path))
+                report.skip("a picture that the list does not name", str(path), lost=True)
+    others = (path for path in sorted(table.parent.iterdir()) if path.suffix.lower() == table.suffix.lower())
+    for other in others if split_names.word_of(table.stem) else ():
+        if other != table and split_names.word_of(other.stem):
+            report.suspect(
+                "a list of another split beside the one that is read; write both into one, with a column split",
+                str(other),
+            )
 
 
 def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[Item]:

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from common.data import folder_conversion, pictures, tables, text_files
+from common.data import folder_conversion, given_splits, pictures, tables, text_files
 from common.data.report import Report
 from common.errors import UserError
 
@@ -137,15 +137,18 @@ def members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
             file.seek(offset)
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 files = [member for member in tar if member.isfile()]
-            end = file.seek(0, os.SEEK_END)
+                file.seek(tar.offset)
+                block = file.read(tarfile.BLOCKSIZE)
     except OSError as error:
         raise UserError(
             f"cannot read {source}: {error.strerror}; download it again or correct the path"
         ) from error
     except (tarfile.TarError, ValueError, OverflowError) as error:  # The latter two: sizes that no file has.
         raise UserError(f"{source}: damaged at byte {offset} ({error}); download it again") from error
-    if files and files[-1].offset_data + files[-1].size > end:
-        raise UserError(f"{source}: ends inside {files[-1].name}; download it again")
+    if files and block != bytes(
+        tarfile.BLOCKSIZE
+    ):  # A whole tar file has an empty block behind the last member.
+        raise UserError(f"{source}: ends inside or behind {files[-1].name}; download it again")
     return files
 
 
@@ -183,9 +186,21 @@ def _found(source: Path, items: Iterable[Item]) -> list[Item]:
     if not items:
         loose = source.is_dir() and next(filter(pictures.is_picture, folder_conversion.files(source)), None)
         if loose:
+            table = next(iter(sorted(source.glob("*.[ct]sv"))), "a CSV file of path,label")
             raise UserError(
                 f"{source}: its pictures, such as {loose.name}, are in no class's folder; put each class into a folder "
-                "of its own, or give a CSV file of path,label"
+                f"of its own, or give {table}"
+            )
+        packed = (
+            next(
+                (p for p in folder_conversion.files(source) if p.suffix.lower() in given_splits.PACKED), None
+            )
+            if source.is_dir()
+            else None
+        )
+        if packed:
+            raise UserError(
+                f"{packed}: a file {packed.suffix}, which is not read there; unpack it to folders CLASS/*.JPEG"
             )
         raise UserError(f"{source}: no images; expected folders CLASS/*.JPEG, or ImageNet's tar file")
     return items

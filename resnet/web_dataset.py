@@ -4,7 +4,6 @@ Pictures are read where they lie in the tar file; nothing is unpacked. The forma
 key is a member's path up to the first dot of its file name. `KEY.cls` holds the class, or `KEY.json` has a field of it.
 """
 
-import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,10 +39,10 @@ def shards(folder: Path) -> list[Path]:
 
 
 def split(found: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Returns the shards to train and to evaluate on by the first word of their names, such as train-0000.tar."""
+    """Returns the shards to train and to evaluate on by the split's word of their names, such as train-0000.tar."""
     parts: tuple[list[Path], list[Path]] = [], []
     for path in found:
-        parts[split_names.part_of(re.split(r"[^A-Za-z]", path.name)[0]) or 0].append(path)
+        parts[split_names.part_of(split_names.word_of(path.name)) or 0].append(path)
     return parts
 
 
@@ -88,7 +87,11 @@ def _in_shard(path: Path, report: Report) -> Iterator[Item]:
             report.skip("another picture of the same example", f"{path}/{other.name}")
         label = _label(path, by_extension)
         if not label:
-            report.leave_out("no class", place, f"{place}: no class: neither KEY.cls nor KEY.json has one")
+            report.leave_out(
+                "no class",
+                place,
+                f"{place}: no class: neither KEY.cls nor KEY.json has one ({', '.join(by_extension)[:60]})",
+            )
         elif images[0].size > pictures.MOST_BYTES:
             report.leave_out("no whole picture", place, f"{place}: a file of {images[0].size} bytes")
         else:

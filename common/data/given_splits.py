@@ -86,6 +86,7 @@ def report_unused(
             )
 
 
+PACKED = (".tar", ".gz", ".tgz", ".zip", ".7z", ".rar", ".xz", ".zst", ".parquet", ".arrow", ".h5", ".npz")
 NO_NAMES = "no line of it has a class and its name"
 
 
@@ -98,10 +99,12 @@ def report_layout(parts: Sequence[Path], suffixes: Collection[str], report: Repo
       report: receives files in no class's folder, and classes that are all divided in the same way.
     """
     for part in parts:
+        classes = folder_conversion.folders(part)
         for path in sorted(part.iterdir()):
             if folder_conversion.visible(path.name) and path.suffix.lower() in suffixes and not path.is_dir():
                 report.skip("in no class's folder", str(path), lost=True)
-        classes = folder_conversion.folders(part)
+            if classes and path.suffix.lower() in PACKED and path.is_file():
+                report.suspect("a packed file beside the folders, not read; unpack it", str(path))
         inside = [{path.name for path in folder_conversion.folders(place)} for place in classes]
         same = sorted(set.intersection(*inside)) if len(inside) > 1 else []
         if len(same) > 1:

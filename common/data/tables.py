@@ -8,10 +8,12 @@ line instead, a file *.json a list of them.
 import csv
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from common.data import split_names, text_files
+from common.data.partners import Partners
 from common.data.report import Report
 from common.errors import UserError
 from common.untrusted import parsed
@@ -26,6 +28,9 @@ NAMES = {
     "split": ("split", "set", "subset", "partition", "dataset"),
     "group": ("group", "group_id", "patient", "patient_id", "subject", "subject_id", "film", "scene"),
 }
+_YES, _NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
+# Columns that often hold a split in words of their own.
+_MAYBE_SPLIT = {"fold", "folds", "kfold", "phase", "usage", "mode", "stage", *NAMES["split"]} - {"dataset"}
 csv.field_size_limit(text_files.MOST_LINE)  # A column that is not read may hold long notes.
 _SEPARATORS = ",;\t|"
 _SHOWN = 6  # Columns in a message.
@@ -51,13 +56,26 @@ class Table:
     def column(self, kind: str) -> str | None:
         """Returns the name of the column for "path", "label", "split" or "group"; None if there is none.
 
-        A column with a split's name counts only if a cell names a split: others hold a data set's or a group's name.
+        A column with a split's name counts only if a cell names a split: others hold a data set's or a group's name. A
+        column of any name counts if all its cells name splits, both for training and for evaluation.
         """
         names = [name for name in NAMES[kind] if name in self.columns]
         if kind == "split":
-            parts = {name: {split_names.part_of(row[name]) for row in self.rows} for name in names}
+            parts = {
+                name: {split_names.part_of(split_of(name, row[name])) for row in self.rows}
+                for name in self.columns
+            }
             names = [name for name in names if name == "split" or parts[name] != {None}]
+            names += [name for name in self.columns if parts[name] == {0, 1}]
         return next(iter(names), None)
+
+
+def split_of(column: str, cell: str) -> str:
+    """Returns the split, in lower case, that a cell names; 1 in a column is_valid is "valid", 0 is "train"."""
+    word, text = column.removeprefix("is_"), text_files.normal(cell).lower()
+    if word == column or split_names.part_of(word) is None or text not in (*_YES, *_NO):
+        return text
+    return word if text in _YES else ("val", "train")[split_names.part_of(word)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +171,12 @@ def _of_objects(path: Path, numbered: Iterable[tuple[int, object]]) -> Table:
         if not isinstance(values, dict):
             raise UserError(f"{path}: line {number}: no JSON object; write one a line")
         plain = {k: str(v).lower() if isinstance(v, bool) else v for k, v in values.items()}
-        plain = {k: v for k, v in plain.items() if isinstance(v, str | int)}
+        several = [k for k, v in plain.items() if isinstance(v, list | dict) and _column(k) in NAMES["label"]]
+        if several:
+            raise UserError(
+                f"{path}: line {number}: {several[0]} holds several values; give each file one class"
+            )
+        plain = {k: v for k, v in plain.items() if isinstance(v, str | int | float) and v == v}
         if not all(text_files.is_text(f"{name}{value}") for name, value in plain.items()):
             raise UserError(f"{path}: line {number}: half a character, such as \\ud800; correct it")
         rows.append({_column(name): str(value).strip() for name, value in plain.items()})
@@ -188,11 +211,13 @@ def located(cell: str, base: Path) -> Path:
 def examples(table: Table, base: Path | None = None, report: Report | None = None) -> list[Example]:
     """Returns the examples that a table lists, each once.
 
-    Raises UserError if there is no column of paths or labels, or a cell is empty; the message names file and line.
+    Raises UserError if there is no column of paths or labels, a cell is empty, or a name fits two files; the message
+    names file and line.
 
     Args:
       base: folder of relative paths; by default, the first of `bases` that has any of the files.
-      report: receives columns that are not read, and rows that are there twice.
+      report: of a user's own list: receives columns that are not read, and rows that are there twice. With it, names
+        are also found in another spelling or folder; see common/data/partners.py.
     """
     names = {kind: table.column(kind) for kind in NAMES}
     if names["path"] is None or names["label"] is None:
@@ -201,6 +226,12 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
             "path,label"
         )
     for name in sorted(set(table.columns) - {*names.values(), ""}) if report else ():
+        values = {row[name] for row in table.rows}
+        if name in _MAYBE_SPLIT and 1 < len(values) < len(table.rows):
+            report.suspect(
+                "a column that may be a split, not taken",
+                f"{table.path}: {name}: {min(values)}, {max(values)}",
+            )
         report.skip("a column that is not read", f"{table.path}: {name}")
     cells = [row[names["path"]] for row in table.rows]
     if base is None:
@@ -212,19 +243,35 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
             ),
             table.path.parent,
         )
-    rows = []
+    rows, partners = [], Partners(base, None)
     for row, number in zip(table.rows, table.numbers):
         label = text_files.normal(row[names["label"]])
         for kind, cell in (("path", row[names["path"]]), ("label", label)):
             if not cell:
                 raise UserError(f"{table.path}: line {number}: no {names[kind]}; give every row all columns")
-        split = text_files.normal(row[names["split"]]).lower() if names["split"] else ""
+        split = split_of(names["split"], row[names["split"]]) if names["split"] else ""
         group = text_files.normal(row[names["group"]]) if names["group"] else ""
-        rows.append(Example(located(row[names["path"]], base), label, split, number, group))
+        path = located(row[names["path"]], base)
+        if report is not None and not os.path.exists(path):
+            cell = row[names["path"]]
+            other = partners.find(cell, table.path) or (
+                None if path.suffix else partners.of_stem(cell, table.path)
+            )
+            if other:
+                report.change("a file name found in another spelling", f"{cell} as {other}")
+                path = base / other
+        rows.append(Example(path, label, split, number, group))
     if not any(one.split for one in rows):
         rows = _by_folder(rows, base)
     if report is None:
         return rows
+    labels = {one.label for one in rows}
+    for one in rows:
+        several = re.split(r" *[|;,] *", one.label)
+        if len(several) > 1 and labels.issuperset(several):
+            report.suspect(
+                "a label of several classes, taken as a class of its own", f"{table.path}: line {one.line}"
+            )
     once: dict[tuple[Path, str, str], Example] = {}
     for one in rows:
         if once.setdefault((one.path, one.label, one.split), one) is not one:
@@ -233,9 +280,8 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
 
 
 def _by_folder(rows: list[Example], base: Path) -> list[Example]:
-    """Gives rows the split that the first folder of each path names, if every row has one and both parts are there."""
-    tops = [os.path.relpath(row.path, base).partition(os.sep)[0] for row in rows]
-    words = [split_names.of_folder(top) for top in tops]
+    """Gives rows the split that a folder of each path names, if every row has one and both parts are there."""
+    words = [split_names.of_path(os.path.relpath(row.path, base)) for row in rows]
     if {split_names.part_of(word) for word in words} != {0, 1}:
         return rows
     return [dataclasses.replace(row, split=word) for row, word in zip(rows, words)]

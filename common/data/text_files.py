@@ -34,6 +34,7 @@ _MARKS = (
 _KINDS = (
     (b"PK\x03\x04", "a zip file, as Excel's and Word's files are"),
     (b"%PDF", "a PDF"),
+    (b"PAR1", "Parquet"),
     (b"\xd0\xcf\x11\xe0", "a file of an old Excel or Word"),
     (b"{\\rtf", "formatted text (RTF)"),
     *(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data import pictures
+from common.data import given_splits, pictures
 from common.untrusted import parsed
 
 _COCO = "export it as COCO"
@@ -69,7 +69,7 @@ def of_file(path: Path) -> str:
     try:
         if suffix == ".json":
             return of_json(parsed(path.read_bytes()))
-        if suffix in (".parquet", ".zip", ".gz", ".tar", ".7z", ".rar"):
+        if suffix in given_splits.PACKED:
             return f"an unknown program in a file {suffix}, which is not read; unpack or convert it"
         with open(path, "rb") as file:
             head = file.read(_HEAD).decode("utf-8", "replace").lstrip("\ufeff \r\n\t")

@@ -34,6 +34,7 @@ TOO_LONG = "longer than {} characters"
 _HEAD = 20  # Lines that show a file's format.
 # First tags of formats with markup.
 _MARKUP = {
+    **dict.fromkeys(("seg", "url", "talkid", "reviewer"), "a file of WMT or IWSLT with tags"),
     **dict.fromkeys(("srcset", "refset", "tstset", "dataset", "doc", "mteval"), "a file of WMT (SGM or XML)"),
     "tmx": "a translation memory (TMX)",
     "xliff": "XLIFF",
@@ -41,7 +42,29 @@ _MARKUP = {
     "text": "XML",
     "ts": "Qt's XML",
 }
+# First lines of other formats (JSON, gettext, subtitles, Moses).
+_FORMATS = (
+    (r"[\[{]\s*(\{?\s*\"|$)", "JSON"),
+    (r"(#.*\n)*msgid ", "gettext (PO)"),
+    (r"(WEBVTT|\d+\s*\n\d+:\d\d.*-->)", "subtitles"),
+    (r"[^\n\t]* \|\|\| ", "text with ||| between the sides"),
+)
+# Names of columns, besides codes of two letters.
+_COLUMNS = {
+    "source",
+    "target",
+    "src",
+    "tgt",
+    "trg",
+    "input",
+    "output",
+    "sentence",
+    "translation",
+    "english",
+    "german",
+}
 _EXAMPLES = 5  # Maximum number of lines in the description about pairs left out for one reason.
+_NUMBER = re.compile(r"-?\d+([.,]\d+)?(e-?\d+)?")
 _LINE_ENDS = re.compile(
     "[\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]"
 )  # As str.splitlines; a line feed ends a line.
@@ -114,14 +137,18 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
     """
     left_out = LeftOut()
     most = max(MOST_CHARACTERS, _TOKEN_CHARACTERS * options.max_length)
-    pairs = list(_read(sources, left_out, most))
-    held = list(_read(options.eval_sources, left_out, most)) if options.eval_sources else None
+    pairs = list(_read(sources, left_out, most, options.report))
+    held = list(_read(options.eval_sources, left_out, most, options.report)) if options.eval_sources else None
     left_out.tell(options.report)
     _check(left_out, pairs, sources, options)
     if held is None:
         pairs, held = _divided(pairs, sources, options)
     else:
         _check(left_out, held, options.eval_sources, options)
+        known = {text_files.normal(source).casefold() for source, _ in pairs}
+        both = [source for source, _ in held if text_files.normal(source).casefold() in known]
+        if both:
+            options.report.suspect("the same sentence to train and to evaluate on", both[0][:80], len(both))
     same = [source for source, target in pairs if source == target]
     if len(same) > _MOST_SAME * len(pairs):
         options.report.suspect("a sentence that is its own translation", same[0][:80], len(same))
@@ -158,7 +185,7 @@ def _check(
         )
 
 
-def _read(paths: Sequence[Path], left_out: LeftOut, most: int) -> Iterator[parallel.Pair]:
+def _read(paths: Sequence[Path], left_out: LeftOut, most: int, report: Report) -> Iterator[parallel.Pair]:
     """Yields the pairs from two files or one file with tabs; collects the others in `left_out`."""
     if len(paths) > 2:
         raise UserError(f"{paths[2]}: one file too many; give two text files, or one with tabs")
@@ -168,7 +195,7 @@ def _read(paths: Sequence[Path], left_out: LeftOut, most: int) -> Iterator[paral
         markup = _markup(path)
         if markup:
             raise UserError(f"{path}: {markup}, whose markup is not read; write its sentences, one a line")
-    rows = _tabbed(paths[0]) if len(paths) == 1 else parallel.lines((paths[0], paths[1]))
+    rows = _tabbed(paths[0], report) if len(paths) == 1 else parallel.lines((paths[0], paths[1]))
     for lines in rows:
         faults = [_fault(line, most) for line in lines]
         bad = next((i for i, fault in enumerate(faults) if fault), None)
@@ -181,17 +208,36 @@ def _read(paths: Sequence[Path], left_out: LeftOut, most: int) -> Iterator[paral
 
 
 def _markup(path: Path) -> str:
-    """Returns the format of a file of sentences with markup, by its first tag; "" for plain text."""
+    """Returns the format of a file of sentences with markup, by its first tag or line; "" for plain text."""
     head = itertools.islice(text_files.lines(path), _HEAD) if str(path) != "-" else ()
-    text = " ".join(line.text or "" for line in head)
+    text = "\n".join(line.text or "" for line in head)
+    for start, kind in _FORMATS:
+        if re.match(start, text.lstrip("\ufeff \n"), re.M):
+            return kind
     tag = re.match(r"\s*(?:<\?xml.*?\?>|<!.*?>|\s)*<([A-Za-z]+)[\s>]", text)
     return _MARKUP.get(tag.group(1).lower(), "") if tag else ""
 
 
-def _tabbed(path: Path) -> Iterator[list[text_files.Line]]:
-    """Yields the two sides of each line; one if it has no tab."""
-    for line in text_files.lines(path):
-        sides = [None] if line.text is None else line.text.split("\t")[:2]
+def _tabbed(path: Path, report: Report) -> Iterator[list[text_files.Line]]:
+    """Yields the two sides of each line; one if it has no tab. Columns of numbers, such as ids, are no sentences."""
+    lines = text_files.lines(path)
+    head = list(itertools.islice(lines, _HEAD))
+    rows = [line.text.split("\t") for line in head if line.text]
+    width = min((len(row) for row in rows if len(row) > 1), default=2)
+    texts = [
+        n for n in range(width) if not all(_NUMBER.fullmatch(row[n].strip()) for row in rows if len(row) > n)
+    ]
+    first, second = (texts if len(texts) > 1 else range(2))[:2]
+    if width > 2:
+        report.skip(
+            f"columns of a line besides {first + 1} and {second + 1}, which are read", str(path), width - 2
+        )
+    names = rows and [cell.strip().lower() for cell in rows[0]]
+    if names and len(names) > 1 and all(name in _COLUMNS or re.fullmatch("[a-z]{2}", name) for name in names):
+        report.skip("a line of column names", f"{path}: line {head.pop(0).number}")
+    for line in itertools.chain(head, lines):
+        sides = [None] if line.text is None else line.text.split("\t")
+        sides = [sides[n] for n in (first, second) if n < len(sides)] if len(sides) > 1 else sides
         yield [dataclasses.replace(line, text=side) for side in sides]
 
 

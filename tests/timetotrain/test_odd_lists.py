@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from common.data import given_splits, split_names, tables
 from common.data.folder_conversion import Options
+from common.data.report import Report
+from common.errors import UserError
 from common.text import custom_text
+from resnet import images
 from tests.timetotrain.converting import convert, reported
 
 
@@ -60,6 +64,11 @@ def test_a_large_loss_is_suspicious_and_a_member_twice_is_said(tmp_path, capsys)
                 tar.add(tmp_path / f"p{n}.{suffix}", f"{n}.{suffix}")
         for n in range(20, 40):
             tar.add(tmp_path / "p1.cls", f"{n}.cls")
+    whole = (tmp_path / "set.tar").read_bytes()
+    for end in (len(whole) // 2, len(whole) // 2 // 512 * 512, whole.rindex(b"39.cls") + 1024):
+        (tmp_path / "cut.tar").write_bytes(whole[:end])
+        with pytest.raises(UserError, match="cut.tar: .*download it again"):
+            images.members(tmp_path / "cut.tar")
     (tmp_path / "set").mkdir()
     (tmp_path / "set.tar").rename(tmp_path / "set/0.tar")
     assert convert("resnet", tmp_path / "set", tmp_path / "out", "--no-page") == 0
@@ -75,6 +84,12 @@ def test_a_large_loss_is_suspicious_and_a_member_twice_is_said(tmp_path, capsys)
     [
         ('<refset setid="a"><doc><seg id="1">a</seg></doc></refset>', "SGM"),
         ("<?xml version='1.0'?>\n<tmx>", "TMX"),
+        ('<seg id="1">a</seg>', "tags"),
+        ("<url>http://x</url>\na", "tags"),
+        ('{"translation": {"en": "a"}}', "JSON"),
+        ('msgid "a"\nmsgstr "b"', "gettext"),
+        ("1\n00:00:01,000 --> 00:00:02,000\na", "subtitles"),
+        ("a ||| b", "|||"),
     ],
 )
 def test_sentences_with_markup_are_refused_by_name(tmp_path, capsys, content, program):
@@ -82,6 +97,77 @@ def test_sentences_with_markup_are_refused_by_name(tmp_path, capsys, content, pr
     path.write_text(content + "\n")
     assert convert("transformer", path, path, tmp_path / "out") == 2
     assert program in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "row", ["{n}\t{a}\t1{n}\t{b}", "1.{n}\t{a}\t{b}", "{a}\t{b}\tby me, {n}", "{a}\t{b}"]
+)
+def test_columns_of_numbers_and_of_names_are_no_sentences(tmp_path, row):
+    lines = [row.format(n=n, a=f"sentence {n}", b=f"mening {n}") for n in range(30)]
+    (tmp_path / "a.tsv").write_text("\n".join(["en\tsv", *lines][row.count("\t") > 1 :]))
+    with custom_text.prepared([tmp_path / "a.tsv"], options := Options()) as pairs:
+        assert pairs.sizes == (27, 3) and all(a[0] == "s" and b[0] == "m" for a, b in pairs.train.pairs())
+    assert len(options.report.skipped) == 1
+
+
+def test_a_sentence_to_evaluate_on_that_is_trained_on_is_suspicious(tmp_path):
+    for name, count in (("a", 9), ("held", 2)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"sentence {n}\tmening {n}\n" for n in range(count)))
+    options = Options(eval_sources=(tmp_path / "held.tsv",))
+    with custom_text.prepared([tmp_path / "a.tsv"], options):
+        assert options.report.suspicious["the same sentence to train and to evaluate on"].count == 2
+
+
+def listed(folder, rows, name="list.csv"):
+    (folder / name).write_text("\n".join(rows), encoding="utf-8")
+    return tables.examples(tables.read(folder / name), report=(report := Report())), report
+
+
+@pytest.mark.parametrize(
+    ("column", "train", "held"),
+    [
+        ("set", "TRAIN", "dev"),
+        ("is_valid", "False", "True"),
+        ("is_train", "1", "0"),
+        ("phase", "training", "test"),
+    ],
+)
+def test_a_column_whose_cells_name_splits_is_the_split(tmp_path, column, train, held):
+    rows, _ = listed(
+        tmp_path, [f"path,label,{column}", *(f"{n}.png,a,{held if n > 3 else train}" for n in range(6))]
+    )
+    assert [split_names.part_of(row.split) for row in rows] == [0] * 4 + [1] * 2
+    rows, report = listed(tmp_path, [f"path,label,{column}", *(f"{n}.png,a,{n % 3}" for n in range(6))])
+    assert not any(row.split for row in rows)
+    assert ("a column that may be a split, not taken" in report.suspicious) == (column in ("set", "phase"))
+
+
+@pytest.mark.parametrize(
+    "cell", ["P\u00c4.PNG", "pa\u0308.png", "C:\\other\\p\u00e4.png", "p%C3%A4.png", "p\u00e4"]
+)
+def test_a_list_finds_its_files_in_another_spelling_or_folder(tmp_path, cell):
+    shaded(tmp_path / "images/val/p\u00e4.png", 1)
+    shaded(tmp_path / "images/train/q.png", 2)
+    rows, report = listed(tmp_path, ["path,label", f"{cell},a", "q.png,b"])
+    assert [(row.path.name, row.split) for row in rows] == [("p\u00e4.png", "val"), ("q.png", "train")]
+    assert report.changed["a file name found in another spelling"].count == 2
+    shaded(tmp_path / "images/p\u00e4.png", 3)
+    with pytest.raises(UserError, match="fits .* and "):
+        listed(tmp_path, ["path,label", f"{cell},a"])
+
+
+def test_several_classes_of_a_file_are_said(tmp_path):
+    _, report = listed(tmp_path, ["path;label", "0.png;a|b", "1.png;a", "2.png;b"])
+    assert report.suspicious["a label of several classes, taken as a class of its own"].count == 1
+    with pytest.raises(UserError, match="line 1: label holds several values"):
+        listed(tmp_path, ['{"path": "0.png", "label": ["a", "b"]}'], "list.jsonl")
+
+
+@pytest.mark.parametrize("names", [("seg_train", "seg_test"), ("training_set", "test_set"), ("Train", "dev")])
+def test_folders_that_differ_in_a_splits_word_are_the_split(tmp_path, names):
+    for name in (*names, "train_station"):
+        (tmp_path / name).mkdir()
+    assert given_splits.given_split(tmp_path) == tuple(tmp_path / name for name in names)
 
 
 def test_translations_of_one_sentence_stay_on_one_side(tmp_path):

@@ -284,8 +284,8 @@ def test_a_table_without_rows_is_one_line(tmp_path):
 
 def test_a_row_that_is_there_twice_is_read_once_and_other_columns_are_said(tmp_path):
     path, report = tmp_path / "list.csv", Report()
-    path.write_text("path,label,is_valid\na,x,1\nb,x,0\na,x,0\na,y,0\n")
+    path.write_text("path,label,wide\na,x,1\nb,x,0\na,x,0\na,y,0\n")
     found = tables.examples(tables.read(path), report=report)
     assert [(one.path.name, one.label) for one in found] == [("a", "x"), ("b", "x"), ("a", "y")]
     assert report.changed["a row that is there twice, read once"].example == f"{path}: line 4"
-    assert report.skipped["a column that is not read"].example == f"{path}: is_valid"
+    assert report.skipped["a column that is not read"].example == f"{path}: wide"
