@@ -41,9 +41,7 @@ def given_split(folder: Path, pair: bool = True) -> tuple[Path, Path | None]:
     return folder, None
 
 
-def of_list(
-    path: Path, partners: Partners, report: Report, annotated: Collection[str] | None = None
-) -> set[str]:
+def of_list(path: Path, partners: Partners, report: Report) -> set[str]:
     """Returns the files that a text file lists: a path, file name or stem a line, perhaps with a flag of -1, 0 or 1.
 
     Raises UserError if the list cannot be read, or no line names a file; or a line fits two files.
@@ -51,7 +49,6 @@ def of_list(
     Args:
       partners: the files that can be listed.
       report: receives the lines that name no file.
-      annotated: the files that have an annotation, if only those count.
     """
     listed, lines = set(), text_files.read(path)
     for number, line in enumerate(lines, 1):
@@ -61,9 +58,8 @@ def of_list(
         forms = dict.fromkeys([name, re.sub(r" +-?[01]$", "", name)])
         ways = (look(form, path) for look in (partners.find, partners.of_stem) for form in forms)
         file = next(filter(None, ways), None)
-        if file is None or annotated is not None and file not in annotated:
-            missing = "not there" if annotated is None else "no annotation is there"
-            report.leave_out(f"named in a list, but {missing}", f"{path}: line {number}: {name}")
+        if file is None:
+            report.leave_out("named in a list, but not there", f"{path}: line {number}: {name}")
         else:
             listed.add(file)
     if not listed:

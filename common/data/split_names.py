@@ -5,7 +5,7 @@ from pathlib import PurePath
 
 TESTS = ("test", "testing")
 # Usual names of a split that the user made.
-TRAIN = ("train", "training")
+TRAIN = ("train", "training", "trainval")
 EVAL = ("val", "valid", "validate", "validation", "eval", "evaluation", "dev", *TESTS)
 # Words beside a split's in a folder's name, as in obj_train_data and images_val2017. "labels" hold no pictures.
 _BESIDE = {

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,10 @@ class Place:
         """Returns the (height, width) on which the annotations are."""
         size = self.looked.height, self.looked.width
         return size[::-1] if self.turn and self.looked.orientation >= 5 else size
+
+
+# What is (suspicious, noted) of an object, until it is known that the object is taken.
+Notes = list[tuple[bool, str]]
 
 
 def key_of(value: Any) -> str | None:
@@ -76,14 +80,14 @@ def of_source(
         if places[key] is None:
             report.change("objects of pictures that were left out, left out with them", place)
             continue
-        notes: list[Callable[[], None]] = []
+        notes: Notes = []
         try:
-            entry = _object(item, places[key], numbers, masks, source.fractions, _Notes(report, place, notes))
+            entry = _object(item, places[key], numbers, masks, source.fractions, notes)
         except BadShapeError as error:
             report.leave_out(_kind(str(error)), place, f"{place}: {error}")
             continue
-        for note in notes:
-            note()
+        for suspicious, what in notes:
+            (report.suspect if suspicious else report.change)(what, place)
         objects.append({**entry, "id": len(objects) + 1})
     _suspect_twice(objects, report, source.named)
     return objects
@@ -95,28 +99,13 @@ def _kind(reason: str) -> str:
     return " ".join(words) or reason
 
 
-@dataclasses.dataclass(frozen=True)
-class _Notes:
-    """Keeps what is noted of an object until it is known that the object is taken."""
-
-    report: Report
-    place: str
-    waiting: list[Callable[[], None]]
-
-    def change(self, what: str) -> None:
-        self.waiting.append(lambda: self.report.change(what, self.place))
-
-    def suspect(self, what: str) -> None:
-        self.waiting.append(lambda: self.report.suspect(what, self.place))
-
-
 def _object(
     item: Mapping[str, Any],
     place: Place,
     numbers: Mapping[str, int],
     masks: bool,
     fractions: bool,
-    notes: _Notes,
+    notes: Notes,
 ) -> dict[str, Any]:
     """Returns an object's entry. Raises BadShapeError if it cannot be used."""
     category = key_of(item.get("category_id"))
@@ -149,19 +138,19 @@ def _object(
     }
 
 
-def _crowd(value: Any, notes: _Notes) -> int:
+def _crowd(value: Any, notes: Notes) -> int:
     text = str(value).strip().lower() if isinstance(value, str | int | float) or value is None else "?"
     if text not in (*_YES, *_NO):
         raise BadShapeError(f"iscrowd is {shapes.shown(value)}, neither 0 nor 1")
     found = int(text in _YES)
     if value is not None and not (isinstance(value, int) and value == found):
-        notes.change(f"iscrowd that is no number, read as {found}")
+        notes.append((False, f"iscrowd that is no number, read as {found}"))
     return found
 
 
-def _box(given: Any, shape: Any, height: int, width: int, notes: _Notes) -> list[float]:
+def _box(given: Any, shape: Any, height: int, width: int, notes: Notes) -> list[float]:
     if given in (None, []) and shape:
-        notes.change("a box computed from its mask")
+        notes.append((False, "a box computed from its mask"))
         sound = shapes.checked(shape, height, width)
         return coco_mask.toBbox(shapes.encoded(sound, height, width)).tolist()
     try:
@@ -170,7 +159,7 @@ def _box(given: Any, shape: Any, height: int, width: int, notes: _Notes) -> list
         raise BadShapeError(f"bbox is {shapes.shown(given)}, not four numbers x, y, width, height") from error
 
 
-def _clipped(box: Sequence[float], height: int, width: int, notes: _Notes) -> list[float]:
+def _clipped(box: Sequence[float], height: int, width: int, notes: Notes) -> list[float]:
     x, y, across, down = box
     left, top = max(x, 0.0), max(y, 0.0)
     right, bottom = min(x + across, float(width)), min(y + down, float(height))
@@ -178,22 +167,22 @@ def _clipped(box: Sequence[float], height: int, width: int, notes: _Notes) -> li
         raise BadShapeError("its box has no area within the picture")
     inside = (right - left) * (bottom - top) / (across * down)
     if inside < 1 - _OUTSIDE:
-        notes.suspect("a box more than half outside of its picture")
+        notes.append((True, "a box more than half outside of its picture"))
     elif inside < 1 - 1e-6:
-        notes.change("a box cut at the picture's edge")
+        notes.append((False, "a box cut at the picture's edge"))
     if min(right - left, bottom - top) < _TINY:
-        notes.suspect(f"a box less than {_TINY:g} pixels wide or high")
+        notes.append((True, f"a box less than {_TINY:g} pixels wide or high"))
     return [left, top, right - left, bottom - top]
 
 
-def _check_mask(shape: Any, box: Sequence[float], height: int, width: int, notes: _Notes) -> None:
+def _check_mask(shape: Any, box: Sequence[float], height: int, width: int, notes: Notes) -> None:
     found = shapes.encoded(shape, height, width)
     if not coco_mask.area(found):
         raise BadShapeError("its mask has no pixel within the picture")
     around = coco_mask.toBbox(found)
     overlap = coco_mask.iou(np.array([box]), np.array([around]), [0])[0, 0]
     if overlap < _APART:
-        notes.suspect("a box and a mask that are apart")
+        notes.append((True, "a box and a mask that are apart"))
 
 
 def _suspect_twice(objects: Sequence[Mapping[str, Any]], report: Report, named: str) -> None:

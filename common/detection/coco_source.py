@@ -59,7 +59,7 @@ def _found(folder: Path, report: Report) -> tuple[Source, Source | None]:
     if xml and (any(map(voc.is_voc, xml)) or not yolo.Labels(folder).unused()):
         if second:
             return voc.read(first, report), voc.read(second, report)
-        return voc.read_with_lists(folder, report)
+        return voc.read(folder, report), None
     return yolo.find(folder, report, foreign_formats.first(inside) or f"{folder}: no annotations; {_HELP}")
 
 

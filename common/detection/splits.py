@@ -19,17 +19,18 @@ def of_source(source: Source, folder: Path, report: Report) -> tuple[Source, Sou
       folder: the user's folder.
       report: receives what looks like a split but cannot be honoured.
     """
-    names = [i.get("file_name") for i in source.content["images"] if isinstance(i, dict)]
-    names = [name for name in names if isinstance(name, str)]
+    images = [
+        i for i in source.content["images"] if isinstance(i, dict) and isinstance(i.get("file_name"), str)
+    ]
+    names = [image["file_name"] for image in images]
     lists = None if source.fractions else find(folder, {}, report)  # YOLO's are read already.
     if lists:
         parts = [{os.path.relpath(folder / name, source.folder) for name in part} for part in lists]
+        for name in sorted(set().union(*parts).difference(names)):
+            report.leave_out("named in a list, but no annotation is there", name)
         return source.divided(parts, report, "in no list of the split")
-    fields = (
-        {i["file_name"]: i.get("split") for i in source.content["images"] if "split" in i} if names else {}
-    )
     for kind, words in (
-        ("field split", [str(fields.get(name) or "").lower() for name in names]),
+        ("field split", [str(image.get("split") or "").lower() for image in images]),
         ("folders", [split_names.of_path(os.path.relpath(source.folder / name, folder)) for name in names]),
     ):
         present = {split_names.part_of(word) for word in words}
@@ -50,12 +51,9 @@ def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set
       settings: the content of data.yaml, {} without one.
       report: receives what of the settings cannot be honoured.
     """
-    for given in (_of_yaml(settings), _of_darknet(folder), _of_files(folder)):
-        train = given.get(0)
-        held = given.get(1)
+    for given in (_of_yaml(settings), _of_darknet(folder), _of_files(folder, report)):
+        train, held = given.get(0), given.get(1)
         if not train or not held:
-            for source, value in held or ():
-                report.suspect("one part of a split without the other, not taken", f"{source}: {value}")
             continue
         partners = Partners(folder)
         splits = tuple(_pictures(entries, folder, partners, report) for entries in (train, held))
@@ -99,18 +97,28 @@ def _of_darknet(folder: Path) -> dict[int, Entries]:
     return given
 
 
-def _of_files(folder: Path) -> dict[int, Entries]:
-    """Returns the lists train.txt and val.txt (valid.txt, autosplit_val.txt, ...) of a folder, or in splits/."""
+def _of_files(folder: Path, report: Report) -> dict[int, Entries]:
+    """Returns the lists train.txt and val.txt (valid.txt, autosplit_val.txt, ...), also in splits/ or ImageSets/."""
     given: dict[int, Entries] = {}
-    lists = {
-        path: split_names.of_folder(path.stem)
-        for glob in ("*", "*split*/*", "data/*")
-        for path in folder.glob(f"{glob}.txt")
-    }
-    for path, word in sorted(lists.items(), key=lambda one: (one[1] in split_names.TESTS, len(one[0].name))):
-        part = split_names.part_of(word)
-        if part is not None and not pictures_beside(path):
-            given.setdefault(part, [(path, path.name)])
+    taken: set[Path] = set()
+    for glob in ("*", "*split*/*", "data/*", "**/ImageSets/Main/*", "**/ImageSets/*/*", "**/ImageSets/*"):
+        for place in sorted({path.parent for path in folder.glob(f"{glob}.txt")}):
+            root = next((path for path in (place, place.parent) if path.name == "ImageSets"), folder)
+            if root in taken:
+                continue
+            words = {path: split_names.of_folder(path.stem) for path in place.glob("*.txt")}
+            lists: dict[int | None, Path] = {}
+            for path in sorted(words, key=lambda path: (words[path] in split_names.TESTS, len(path.name))):
+                if not pictures_beside(path):
+                    lists.setdefault(split_names.part_of(words[path]), path)
+            if {0, 1} <= lists.keys():
+                taken.add(root)
+                for part in (0, 1):
+                    given.setdefault(part, []).append((lists[part], lists[part].name))
+            elif 1 in lists or lists and root != folder:
+                report.suspect(
+                    "one part of a split without the other, not taken", str(next(iter(lists.values())))
+                )
     return given
 
 

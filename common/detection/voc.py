@@ -1,19 +1,16 @@
 """Reads Pascal VOC's annotations, an XML file for each picture, as COCO's JSON."""
 
-import os
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 from xml.parsers import expat
 
-from common.data import folder_conversion, given_splits
+from common.data import folder_conversion
 from common.data.partners import Partners, TwoFilesError
 from common.data.report import Report
 from common.detection.annotation_formats import Builder, Source
 from common.errors import UserError
 
-# The lists in ImageSets/Main of the pictures to train and to evaluate on, first come first served.
-_LISTS = (("train", "val"), ("trainval", "test"), ("train", "test"))
 NO_ANNOTATION = "no annotation of Pascal VOC"
 
 
@@ -67,41 +64,6 @@ def read(folder: Path, report: Report) -> Source:
     # The report has the files that cannot be used; their pictures need no line of their own.
     aside = [picture for path in files for picture in partners.with_stem(path)]
     return Source(builder.content(), folder, str(folder), aside=aside)
-
-
-def read_with_lists(folder: Path, report: Report) -> tuple[Source, Source | None]:
-    """Reads Pascal VOC's layout; lists in ImageSets/Main, of this folder or of folders in it, define the split.
-
-    Raises:
-      UserError: no annotation can be used, or a list cannot be read or names no picture that is there.
-    """
-    source = read(folder, report)
-    images = source.content["images"]
-    parents = sorted({path.parents[0] for path in folder.glob("**/ImageSets") if path.is_dir()})
-    places = [
-        parent / "ImageSets" / inner
-        for parent in parents
-        for inner in ("Main", "Segmentation", "Layout", "Action", "")
-    ]
-    splits: tuple[set[str], set[str]] = set(), set()
-    for place in places:
-        pairs = ([place / f"{name}.txt" for name in pair] for pair in _LISTS)
-        lists = next((pair for pair in pairs if all(path.is_file() for path in pair)), None)
-        if lists is None:
-            for path in sorted(place.glob("*.txt")):
-                report.suspect("a list of pictures without that of the other part, not taken", str(path))
-            continue
-        chosen = lists
-        partners = Partners(place.parents[place.parts[::-1].index("ImageSets")])
-        base = partners.folder.relative_to(folder)
-        annotated = {os.path.relpath(folder / image["file_name"], partners.folder) for image in images}
-        for part, path in zip(splits, lists):
-            part |= {
-                (base / name).as_posix() for name in given_splits.of_list(path, partners, report, annotated)
-            }
-    if not all(splits):
-        return source, None
-    return source.divided(splits, report, f"in neither {chosen[0].name} nor {chosen[1].name}")
 
 
 def _root(path: Path) -> ElementTree.Element:

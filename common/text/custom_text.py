@@ -32,18 +32,14 @@ _MOST_SAME = 0.05
 EMPTY, NO_TAB = "a side is empty", "no tab between a sentence and its translation"
 TOO_LONG = "longer than {} characters"
 _HEAD = 20  # Lines that show a file's format.
-# First tags of formats with markup.
-_MARKUP = {
-    **dict.fromkeys(("seg", "url", "talkid", "reviewer"), "a file of WMT or IWSLT with tags"),
-    **dict.fromkeys(("srcset", "refset", "tstset", "dataset", "doc", "mteval"), "a file of WMT (SGM or XML)"),
-    "tmx": "a translation memory (TMX)",
-    "xliff": "XLIFF",
-    "html": "a web page",
-    "text": "XML",
-    "ts": "Qt's XML",
-}
-# First lines of other formats (JSON, gettext, subtitles, Moses).
+# Formats that are not read, by their first tag or lines.
 _FORMATS = (
+    (r"<(srcset|refset|tstset|dataset|doc|mteval)\b", "a file of WMT (SGM or XML)"),
+    (r"<(seg|url|talkid|reviewer)\b", "a file of WMT or IWSLT with tags"),
+    (r"<tmx\b", "a translation memory (TMX)"),
+    (r"<xliff\b", "XLIFF"),
+    (r"<html\b", "a web page"),
+    (r"<(text|ts)\b", "XML"),
     (r"[\[{]\s*(\{?\s*\"|$)", "JSON"),
     (r"(#.*\n)*msgid ", "gettext (PO)"),
     (r"(WEBVTT|\d+\s*\n\d+:\d\d.*-->)", "subtitles"),
@@ -208,14 +204,11 @@ def _read(paths: Sequence[Path], left_out: LeftOut, most: int, report: Report) -
 
 
 def _markup(path: Path) -> str:
-    """Returns the format of a file of sentences with markup, by its first tag or line; "" for plain text."""
+    """Returns the format of a file of sentences with markup, by its first tag or lines; "" for plain text."""
     head = itertools.islice(text_files.lines(path), _HEAD) if str(path) != "-" else ()
     text = "\n".join(line.text or "" for line in head)
-    for start, kind in _FORMATS:
-        if re.match(start, text.lstrip("\ufeff \n"), re.M):
-            return kind
-    tag = re.match(r"\s*(?:<\?xml.*?\?>|<!.*?>|\s)*<([A-Za-z]+)[\s>]", text)
-    return _MARKUP.get(tag.group(1).lower(), "") if tag else ""
+    text = re.sub(r"^(\s|\ufeff|<\?xml.*?\?>|<!.*?>)*", "", text, flags=re.S)
+    return next((kind for start, kind in _FORMATS if re.match(start, text, re.I | re.M)), "")
 
 
 def _tabbed(path: Path, report: Report) -> Iterator[list[text_files.Line]]:

@@ -157,7 +157,6 @@ YOLO_SPLITS = {
     ),
     "another machine's path": ({"path": "/home/me/set", "train": "train.txt", "val": "val.txt"}, {}),
     "darknet": ({}, {"obj.data": "classes = 1\ntrain = data/train.txt\nvalid = data/val.txt\n"}),
-    "files alone": ({}, {}),
 }
 
 
@@ -190,7 +189,9 @@ def test_yolos_folders_are_the_split(tmp_path, folders, given):
     assert found(tmp_path)[:2] == tuple([f"{folder}/{n}.jpg" for n in range(3)] for folder in folders)
 
 
-@pytest.mark.parametrize("how", ["folders", "field", "{}.txt", "splits/{}.txt", "autosplit_{}.txt"])
+@pytest.mark.parametrize(
+    "how", ["folders", "field", "{}.txt", "kit/VOC/ImageSets/Main/{}.txt", "autosplit_{}.txt"]
+)
 @pytest.mark.parametrize("kind", ["coco", "labelme", "voc", "yolo"])
 def test_every_format_keeps_the_split_of_folders_lists_and_fields(tmp_path, kind, how):
     parts = {"train": [], "val": []}
@@ -213,7 +214,7 @@ def test_every_format_keeps_the_split_of_folders_lists_and_fields(tmp_path, kind
     elif how == "field":
         return
     for part, names in parts.items() if "{}" in how else ():
-        (tmp_path / how.format(part)).parent.mkdir(exist_ok=True)
+        (tmp_path / how.format(part)).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / how.format(part)).write_text("\n".join(names))
     assert found(tmp_path)[:2] == tuple(parts.values())
     assert all(
@@ -229,18 +230,6 @@ def test_a_split_that_cannot_be_honoured_is_said(tmp_path):
     yolo(tmp_path, ["images/p9.jpg"])
     (tmp_path / "val.txt").write_text("images/p1.jpg\n")
     assert "one part of a split without the other" in found(tmp_path)[2].said("suspicious")[0]
-
-
-def test_pascal_vocs_lists_below_a_parent_are_the_split(tmp_path):
-    kit = tmp_path / "VOCdevkit/VOC2007"
-    for n in range(6):
-        picture(kit / f"JPEGImages/{n}.jpg", n)
-        voc(kit / f"Annotations/{n}.xml", VOC_BOX)
-    (kit / "ImageSets/Main").mkdir(parents=True)
-    (kit / "ImageSets/Main/train.txt").write_text("0\n1\n2\n")
-    (kit / "ImageSets/Main/val.txt").write_text("4\n5\n")
-    train, held, _ = found(tmp_path)
-    assert (len(train), held) == (3, [f"VOCdevkit/VOC2007/JPEGImages/{n}.jpg" for n in (4, 5)])
 
 
 # -------------------------------------------------------------------------------------------------------- meaning
