@@ -41,17 +41,6 @@ def stems(path: str | os.PathLike) -> list[str]:
     return forms
 
 
-class TwoFilesError(UserError):
-    """A name fits two files with different contents, `files`."""
-
-    def __init__(self, where: Path, name: str, files: tuple[Path, Path]):
-        self.files = [str(path) for path in files]
-        super().__init__(
-            f"{where}: {name} fits {files[0]} and {files[1]}; write the folder into the name, or give each file a name "
-            "of its own"
-        )
-
-
 def _sides(path: Path) -> list[str]:
     with contextlib.suppress(Exception), Image.open(path, formats=pictures.FORMATS) as image:
         return sorted(map(str, image.size))
@@ -71,7 +60,7 @@ class Partners:
 
         Of several files that fit, the first of these rules that tells them apart decides: the folder's split is the
         annotation's (train, val); the name is relative to the annotation's folder; the file is nearest to the
-        annotation; the letters' case is the same. Raises TwoFilesError if the name fits two files.
+        annotation; the letters' case is the same. Raises UserError if the name fits two files.
 
         Args:
           name: a file name or path, relative to the annotation file, to the folder, or to a folder of another system.
@@ -92,7 +81,7 @@ class Partners:
     def of_stem(self, stem: str, near: Path) -> str | None:
         """Returns the file whose name without its suffix is `stem`; None if there is none. `find` has the rules.
 
-        Raises TwoFilesError if two files have the stem.
+        Raises UserError if two files have the stem.
         """
         self._index()
         fitting = self._by_stem.get(plain(stem), [])
@@ -147,7 +136,7 @@ class Partners:
     def _one(self, fitting: Sequence[str], name: str, near: Path | None) -> str:
         """Returns the one file of several that the rules choose.
 
-        Raises TwoFilesError if they do not tell two files apart.
+        Raises UserError if they do not tell two files apart.
         """
         ranks = {one: self._rank(one, name, near) for one in fitting} if len(fitting) > 1 else {}
         best = [one for one in fitting if ranks.get(one) == min(ranks.values(), default=None)]
@@ -155,7 +144,10 @@ class Partners:
         for other in others:
             two = self.folder / first, self.folder / other
             if not two[0].stat().st_size or not filecmp.cmp(*two, shallow=False):
-                raise TwoFilesError(near or self.folder, name, two)
+                raise UserError(
+                    f"{near or self.folder}: {name} fits {two[0]} and {two[1]}; write the folder into the name, or "
+                    "give each file a name of its own"
+                )
         return first
 
     def _rank(self, one: str, name: str, near: Path | None) -> tuple[int, bool, int, bool]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,11 +52,14 @@ class Report:
         """Counts items that became records."""
         self.taken[unit] += count
 
-    def leave_out(self, reason: str, example: str, line: str | None = None) -> None:
-        """Notes a faulty item; `line` is its line for the user, by default "EXAMPLE: REASON"."""
-        line = line or f"{example}: {reason}"
-        self.lines.append(printable(" ".join(line.split())))
+    def leave_out(self, reason: str, example: str, line: str | None = None, most: float = math.inf) -> None:
+        """Notes a faulty item; `line` is its line for the user, by default "EXAMPLE: REASON".
+
+        `most` is the number of lines with this reason beyond which items are only counted.
+        """
         _add(self.left_out, reason, example, 1)
+        if self.left_out[reason].count <= most:
+            self.lines.append(printable(" ".join((line or f"{example}: {reason}").split())))
 
     def skip(self, reason: str, example: str, count: int = 1, lost: bool = False) -> None:
         """Notes files that are not data; a `--most-broken` does not count them. `lost`: they look like data."""

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from xml.parsers import expat
 
 from common.data import folder_conversion
-from common.data.partners import Partners, TwoFilesError
+from common.data.partners import Partners
 from common.data.report import Report
 from common.detection.annotation_formats import Builder, Source
 from common.errors import UserError
@@ -38,14 +38,9 @@ def read(folder: Path, report: Report) -> Source:
             report.leave_out(NO_ANNOTATION, str(path), f"{path}: {NO_ANNOTATION} ({error})")
             continue
         name = root.findtext("filename") or ""
-        try:
-            size = [root.findtext(f"size/{side}") for side in ("width", "height")]
-            named = partners.find(name, path) if name else None
-            picture = partners.of_two(partners.of_stem(path.stem, near=path), named, size, path, report)
-        except TwoFilesError as error:
-            line = f"{path}: its picture is {' or '.join(error.files)}; give each a name of its own"
-            report.leave_out("its picture is one of two", str(path), line)
-            continue
+        size = [root.findtext(f"size/{side}") for side in ("width", "height")]
+        named = partners.find(name, path) if name else None
+        picture = partners.of_two(partners.of_stem(path.stem, near=path), named, size, path, report)
         if picture is None:
             report.leave_out("its picture is missing", str(path))
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import itertools
@@ -66,40 +65,6 @@ _LINE_ENDS = re.compile(
 )  # As str.splitlines; a line feed ends a line.
 
 
-class LeftOut:
-    """Collects the pairs that were left out, by reason."""
-
-    def __init__(self) -> None:
-        self._counts: collections.Counter[str] = collections.Counter()
-        self._examples: dict[str, list[str]] = collections.defaultdict(list)
-
-    def add(self, reason: str, example: str) -> None:
-        """Counts a pair; `example` names file and line."""
-        self._counts[reason] += 1
-        if len(self._examples[reason]) < _EXAMPLES:
-            self._examples[reason].append(example)
-
-    @property
-    def total(self) -> int:
-        """The number of pairs that were left out."""
-        return self._counts.total()
-
-    def tell(self, report: Report) -> None:
-        """Adds the pairs to a report: a line each, up to _EXAMPLES for a reason, and a line that counts the others."""
-        for reason, count in self._counts.items():
-            for example in self._examples[reason]:
-                report.leave_out(reason, example)
-            if more := count - len(self._examples[reason]):
-                report.lines.append(f"{counted(more, 'more line')}: {reason}")
-                report.left_out[reason].count += more
-
-    def counted(self) -> str:
-        """Returns the number of lines for each reason, with an example."""
-        counts = self._counts.most_common()
-        shown = (f"{count} {reason} (such as {self._examples[reason][0]})" for reason, count in counts)
-        return "; ".join(shown)
-
-
 @dataclasses.dataclass(frozen=True)
 class Pairs:
     """Parallel text that is ready to convert.
@@ -131,23 +96,25 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
     Raises:
       UserError: a file cannot be read, the sides do not match, or too many pairs are broken.
     """
-    left_out = LeftOut()
+    report = options.report
     most = max(MOST_CHARACTERS, _TOKEN_CHARACTERS * options.max_length)
-    pairs = list(_read(sources, left_out, most, options.report))
-    held = list(_read(options.eval_sources, left_out, most, options.report)) if options.eval_sources else None
-    left_out.tell(options.report)
-    _check(left_out, pairs, sources, options)
+    pairs = list(_read(sources, most, report))
+    held = list(_read(options.eval_sources, most, report)) if options.eval_sources else None
+    for reason, one in report.left_out.items():
+        if one.count > _EXAMPLES:
+            report.lines.append(f"{counted(one.count - _EXAMPLES, 'more line')}: {reason}")
+    _check(pairs, sources, options)
     if held is None:
         pairs, held = _divided(pairs, sources, options)
     else:
-        _check(left_out, held, options.eval_sources, options)
+        _check(held, options.eval_sources, options)
         known = {text_files.normal(source).casefold() for source, _ in pairs}
         both = [source for source, _ in held if text_files.normal(source).casefold() in known]
         if both:
-            options.report.suspect("the same sentence to train and to evaluate on", both[0][:80], len(both))
+            report.suspect("the same sentence to train and to evaluate on", both[0][:80], len(both))
     same = [source for source, target in pairs if source == target]
     if len(same) > _MOST_SAME * len(pairs):
-        options.report.suspect("a sentence that is its own translation", same[0][:80], len(same))
+        report.suspect("a sentence that is its own translation", same[0][:80], len(same))
     words = np.array([word_count(text) for pair in pairs for text in pair])
     with tempfile.TemporaryDirectory(prefix="timetotrain-text-") as scratch:
         texts = [_written(Path(scratch), name, part) for name, part in (("train", pairs), ("eval", held))]
@@ -167,22 +134,19 @@ def word_count(text: str) -> int:
     return len(subwords.UNSPACED.sub(" ", text).split()) + (unspaced + 1) // 2
 
 
-def _check(
-    left_out: LeftOut, pairs: Sequence[parallel.Pair], paths: Sequence[Path], options: Options
-) -> None:
+def _check(pairs: Sequence[parallel.Pair], paths: Sequence[Path], options: Options) -> None:
     """Raises UserError if no pair is left, or too many were left out."""
+    kinds = sorted(options.report.left_out.items(), key=lambda kind: -kind[1].count)
+    why = "; ".join(f"{one.count} {reason} (such as {one.example})" for reason, one in kinds)
     if not pairs:
-        why = left_out.counted() or "the file is empty"
-        raise UserError(f"{paths[0]}: no sentence pair is left: {why}")
-    if options.most_broken is not None and left_out.total > options.most_broken:
-        raise UserError(
-            f"{counted(left_out.total, 'bad line')}, --most-broken={options.most_broken}: "
-            f"{left_out.counted()}"
-        )
+        raise UserError(f"{paths[0]}: no sentence pair is left: {why or 'the file is empty'}")
+    total = sum(one.count for _, one in kinds)
+    if options.most_broken is not None and total > options.most_broken:
+        raise UserError(f"{counted(total, 'bad line')}, --most-broken={options.most_broken}: {why}")
 
 
-def _read(paths: Sequence[Path], left_out: LeftOut, most: int, report: Report) -> Iterator[parallel.Pair]:
-    """Yields the pairs from two files or one file with tabs; collects the others in `left_out`."""
+def _read(paths: Sequence[Path], most: int, report: Report) -> Iterator[parallel.Pair]:
+    """Yields the pairs from two files or one file with tabs; the report receives the others."""
     if len(paths) > 2:
         raise UserError(f"{paths[2]}: one file too many; give two text files, or one with tabs")
     for path in paths:
@@ -196,9 +160,11 @@ def _read(paths: Sequence[Path], left_out: LeftOut, most: int, report: Report) -
         faults = [_fault(line, most) for line in lines]
         bad = next((i for i, fault in enumerate(faults) if fault), None)
         if bad is not None:
-            left_out.add(faults[bad], f"{paths[min(bad, len(paths) - 1)]}: line {lines[0].number}")
+            report.leave_out(
+                faults[bad], f"{paths[min(bad, len(paths) - 1)]}: line {lines[0].number}", most=_EXAMPLES
+            )
         elif len(lines) < 2:
-            left_out.add(NO_TAB, f"{paths[0]}: line {lines[0].number}")
+            report.leave_out(NO_TAB, f"{paths[0]}: line {lines[0].number}", most=_EXAMPLES)
         else:
             yield _clean(lines[0].text), _clean(lines[1].text)
 

@@ -9,6 +9,7 @@ import tarfile
 
 import pytest
 
+from common.data.report import Report
 from common.errors import UserError
 from common.text import bleu, custom_text, parallel, subwords
 
@@ -180,7 +181,7 @@ def test_damaged_gzip_of_both_sides_is_one_line(tmp_path):
     packed = gzip.compress(b"".join(b"%d\t%d\n" % (i, i * i) for i in range(1000)))
     (tmp_path / "a.tsv.gz").write_bytes(packed[:20] + b"\xff" * 40 + packed[60:])
     with pytest.raises(UserError, match="cannot read .*a.tsv.gz: .*get a sound copy"):
-        list(custom_text._tabbed(tmp_path / "a.tsv.gz"))
+        list(custom_text._tabbed(tmp_path / "a.tsv.gz", Report()))
 
 
 def test_gzip_is_read(tmp_path):
