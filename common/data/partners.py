@@ -11,7 +11,7 @@ import os
 import re
 import unicodedata
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path, PurePosixPath
 
 from PIL import Image
@@ -48,10 +48,10 @@ def _sides(path: Path) -> list[str]:
 
 
 class Partners:
-    """The pictures below a folder, by the names that annotations give them."""
+    """The files below a folder with one of `suffixes` (None: with any), by the names that annotations give them."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, suffixes: Collection[str] | None = pictures.SUFFIXES):
+        self.folder, self._suffixes = folder, suffixes
         self._by_last: dict[str, list[str]] | None = None
         self._by_stem: dict[str, list[str]] = collections.defaultdict(list)
 
@@ -126,7 +126,8 @@ class Partners:
         if self._by_last is None:
             self._by_last = collections.defaultdict(list)
             for path in folder_conversion.files(self.folder):
-                if path.suffix.lower() in pictures.SUFFIXES and path.parent.name not in _MASKS:
+                fits = self._suffixes is None or path.suffix.lower() in self._suffixes
+                if fits and path.parent.name not in _MASKS:
                     inside = path.relative_to(self.folder).as_posix()
                     self._by_last[plain(path.name)].append(inside)
                     for stem in stems(path.name):
