@@ -102,10 +102,7 @@ def test_a_batch_size_without_a_reference_is_open(tmp_path):
 def test_absurd_counts_and_times_give_an_answer(tmp_path, odd, capsys):
     texts = [llama_logs.log(index) for index in range(4)]
     changed = {
-        "one": [text.replace('"samples_count": 3456', f'"samples_count": {odd}') for text in texts[:1]]
-        + texts[1:],
         "all": [re.sub('"samples_count": [1-9][0-9]*', f'"samples_count": {odd}', text) for text in texts],
-        "steps": [re.sub('"samples_count": 0', f'"samples_count": {odd}', text) for text in texts],
         "times": [
             re.sub(r'"time_ms": (\d+)(?=.*"eval_accuracy")', f'"time_ms": {odd}', text) for text in texts
         ],
@@ -115,7 +112,7 @@ def test_absurd_counts_and_times_give_an_answer(tmp_path, odd, capsys):
         ],
     }
     for name, logs in changed.items():
-        assert logs != texts or name == "steps"
+        assert logs != texts
         org = tree(tmp_path / name, logs)
         assert judged(org).answer in (OPEN, NO_GO)
         for path in org.rglob("result_*.txt"):
@@ -256,19 +253,6 @@ def test_a_log_without_a_round_in_its_folder_is_watched_from_run_start_on(tmp_pa
     assert watch.poll() == [] and not watch.answers
     path.write_text(text)
     assert any("1 of 10 runs" in line for line in watch.poll())
-
-
-def test_watch_splits_lines_as_check_does(tmp_path):
-    text = llama_logs.log(0)
-    at = text.index("\n", text.index('"run_start"'))
-    bar = text[:at] + "\r 50%|#####     |" + text[at:]
-    long = bar.replace("\n", "\n" + "x" * (9 << 20) + "\n", 1)
-    too_long = bar.replace("\n", "\n" + "x" * (40 << 20) + ":::MLL\n", 1)
-    for folder, content, answer in (("a", bar, 0), ("b", long, 0), ("c", too_long, 1)):
-        watch = Watch(tree(tmp_path / folder, [content]), None, 60, lambda: NOW)
-        said = watch.poll()
-        assert "1 of 10 runs" in "".join(said)
-        assert [line for line in said if "(line-" in line] == said[:answer]
 
 
 @pytest.mark.parametrize("every", ["-1", "0", "nan", "inf"])

@@ -182,12 +182,18 @@ def test_one_failed_run_is_dropped_and_two_leave_no_score(tmp_path):
         assert said in only(check([org]).findings, "tree.score")[0].message
 
 
-def test_a_smoke_run_is_advice(tmp_path):
+@pytest.mark.parametrize(("rule", "value"), [("smoke_run", "true"), ("resumed_from_step", "40")])
+def test_a_smoke_run_and_a_resumed_one_are_advice_and_errors_for_the_packager(tmp_path, rule, value):
     path = tmp_path / "log.txt"
-    path.write_text(result_logs.log("resnet", smoke=True))
-    assert "smoke_run" in rules_of(check([path]).findings, "advice")
-    assert rules_of(check([path]).findings, "error") == []
-    assert "smoke_run" in rules_of(check([path], packaging=True).findings, "error")
+    lines = result_logs.log("resnet").splitlines(keepends=True)
+    at = next(index for index, line in enumerate(lines) if '"init_stop"' in line)
+    lines.insert(
+        at, lines[at].replace('"init_stop"', f'"{rule}"').replace('"value": null', f'"value": {value}')
+    )
+    path.write_text("".join(lines))
+    (found,) = check([path]).findings
+    assert (found.rule, found.severity, found.line) == (rule, "advice", at + 1)
+    assert [one.severity for one in check([path], packaging=True).findings] == ["error"]
 
 
 def test_a_run_that_set_no_target_is_not_checked_and_never_packaged(tmp_path):
@@ -344,19 +350,6 @@ def test_a_linked_directory_of_code_hides_no_logs(tmp_path):
     code.mkdir(parents=True, exist_ok=True)
     (code / "linked").symlink_to(tmp_path)
     assert only(check([org]).findings, "not-checked") == []
-
-
-def test_a_resumed_run_is_advice_and_an_error_for_the_packager(tmp_path):
-    path = tmp_path / "result_0.txt"
-    lines = result_logs.log("resnet", 0).splitlines(keepends=True)
-    at = next(index for index, line in enumerate(lines) if '"init_stop"' in line)
-    lines.insert(
-        at, lines[at].replace('"init_stop"', '"resumed_from_step"').replace('"value": null', '"value": 40')
-    )
-    path.write_text("".join(lines))
-    (found,) = check([path]).findings
-    assert (found.rule, found.severity, found.line) == ("resumed_from_step", "advice", at + 1)
-    assert [one.severity for one in check([path], packaging=True).findings] == ["error"]
 
 
 def test_a_log_without_a_line_that_can_be_read_was_not_checked(tmp_path):

@@ -6,12 +6,9 @@ evaluations, one of them in the last that the preset allows.
 
 import dataclasses
 import hashlib
-import logging
 import time
 
 import pytest
-from mlperf_logging.compliance_checker import mlp_compliance
-from mlperf_logging.package_checker import package_checker
 
 import systems
 from common.config.clock import Clock
@@ -22,6 +19,7 @@ from compliance.verdict import GO
 from lab.bench.harness import stock_checker
 from tests.benchmarks import scripted_log
 from tests.compliance.test_package import call_for, head
+from tests.compliance.test_package_any import stock_says
 from tests.test_presets import MLPERF, preset
 from timetotrain.run import results as records
 
@@ -74,9 +72,4 @@ def test_runs_of_a_closed_preset_are_accepted(benchmark, name, tmp_path, source,
     outcome = check([org], packaging=True)
     assert (outcome.findings, outcome.verdict.answer) == ([], GO)
 
-    caplog.set_level(logging.INFO)
-    mlp_compliance.enqueued_configs.clear()
-    arguments = "training", config.ruleset, False, False, False, False, False, str(tmp_path / "stock.log")
-    package_checker.check_training_package(str(org), *arguments)
-    assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS !" in caplog.text
-    assert "does not comply" not in caplog.text and "Skipping" not in caplog.text
+    assert stock_says(org, config.ruleset, caplog) and "does not comply" not in caplog.text

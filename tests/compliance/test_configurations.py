@@ -136,8 +136,6 @@ HOSTILE = {
     "deep.yaml": "[" * 5000,
     "deep.toml": "x=" + "[" * 50_000,
     "bool.yaml": "lr: !!bool nope\n",
-    "timestamp.yaml": "lr: !!timestamp x\n",
-    "int.yaml": 'lr: !!int ""\n',
     "long.toml": "x = 0x" + "f" * 10_000,
 }  # fmt: skip
 

@@ -39,25 +39,10 @@ def run(words, seconds=60):
     return done.returncode, done.stdout + done.stderr
 
 
-def package(folder, description):
-    """The words that package the logs of a submission in `folder` with this description."""
-    org = folder / "training_results_v5.0" / "Other_Lab"
-    implementation = folder / "implementation.json"
-    names = ("starting_weights_filename", "weight_transformations", "weight_data_types")
-    implementation.write_text(json.dumps(dict.fromkeys((*names, "input_data_types", "retraining"), "none")))
-    return [
-        *("package", str(org / "results"), "--org", "Other_Lab", "--system", "box", "--ruleset", "5.0.0"),
-        *("--description", str(description), "--code", str(org / "benchmarks" / BENCHMARK / "box")),
-        *("--implementation", "torch", "--implementation-json", str(implementation)),
-        *("-o", str(folder / "packaged")),
-    ]
-
-
 def test_the_submission_of_these_tests_has_no_fault(tmp_path, capsys):
     org = submission(tmp_path)
     assert main(["check", str(org)]) == 0 and "0 errors, 0 pieces" in capsys.readouterr().out
     assert main(["scores", str(org)]) == 0
-    assert main(package(tmp_path, org / "systems/box.json")) == 0, capsys.readouterr()
 
 
 # ------------------------------------------------------------------------------------- no plain files
@@ -94,9 +79,6 @@ def test_what_is_no_plain_file_is_neither_waited_for_nor_followed(tmp_path, kind
     assert "0.0" not in answers["scores"][1].split("box", 1)[-1][:60]  # no score by the linked factor
     if what == "log":
         assert answers["scores"][0] == 1 and "takes 10 runs, here are 9" in answers["scores"][1]
-    if what == "description":
-        status, said = run(package(tmp_path, path))
-        assert status == 2 and "box.json" in said and not (tmp_path / "packaged").exists()
 
 
 # ------------------------------------------------------------------------------------------- memory

@@ -180,6 +180,10 @@ def test_links_and_pipes_are_refused(lab, tmp_path):
     (tmp_path / "code/llama2_70b_lora/passwd").unlink()
     (tmp_path / "code/llama2_70b_lora/a b").write_text("x")
     refused(words, tmp_path / "out", match="no spaces in names")
+    (tmp_path / "code/llama2_70b_lora/a b").unlink()
+    (tmp_path / "box.json").unlink()
+    os.mkfifo(tmp_path / "box.json")
+    refused(words, tmp_path / "out", match=r"box\.json: is not a regular file")
 
 
 @pytest.mark.parametrize(

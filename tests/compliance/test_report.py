@@ -207,11 +207,8 @@ def test_a_link_is_refused_as_by_check(tmp_path, capsys):
 # Scores in the official tables: training_results_v1.1 NVIDIA/summarizer.csv, training_results_v2.1 Azure/summary.csv.
 OFFICIAL = {
     ("v1.1", "dgxa100_n128_ngc21.09_mxnet", "resnet"): 0.5746833333333333,
-    ("v1.1", "dgxa100_n128_ngc21.09_mxnet", "ssd"): 0.4542,
-    ("v1.1", "dgxa100_n14_ngc21.09_merlin_hugectr", "dlrm"): 0.6325,
     ("v1.1", "dgxa100_n16_ngc21.09_pytorch", "rnnt"): 4.40828125,
     ("v1.1", "dgxa100_n224_ngc21.09_tensorflow", "minigo"): 15.465202083333335,
-    ("v2.1", "NC96ads_A100_v4_mxnet", "resnet"): 59.96519444444444,
     ("v2.1", "NC96ads_A100_v4_mxnet", "unet3d"): 58.846484375,
     ("v2.1", "NC96ads_A100_v4_pytorch_2209", "bert"): 46.25666041666666,
 }
