@@ -47,6 +47,9 @@ def test_exit_status(log, tmp_path, capsys):
         ["check", str(log), "--ruleset", "9"],
         ["nonsense"],
         ["check", str(log), "--colour"],
+        ["package"],
+        ["accept"],
+        ["scores", "none"],
     ):
         assert main(wrong) == 2
         said = capsys.readouterr().err

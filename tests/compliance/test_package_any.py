@@ -190,8 +190,6 @@ def test_links_and_pipes_are_refused(lab, tmp_path):
     ("framework", "name"),
     [
         ("PyTorch NVIDIA Release 25.04", "pytorch"),
-        ("NVIDIA NeMo 26.04", "nemo"),
-        ("HugeCTR", "hugectr"),
         ("MyOwn 2", "myown"),
         ("", "implementation"),
     ],

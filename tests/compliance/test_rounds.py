@@ -36,13 +36,6 @@ def test_the_innermost_known_round_decides(tmp_path):
     assert find_round.of_folder("training_results_v5.10") is None
 
 
-def test_a_log_and_its_tree_are_of_one_round(tmp_path):
-    folder = tmp_path / "training_results_v5.1.1/org/results/x/llama31_8b"
-    path = written(folder, made_logs.log("5.1.0", "closed", "llama31_8b"))
-    assert check_log(path).ruleset == "5.1.0"
-    assert {one.ruleset for one in judge_tree(tmp_path / "training_results_v5.1.1").logs} == {"5.1.0"}
-
-
 def test_the_benchmark_and_the_keys_decide_where_no_folder_does(tmp_path):
     for ruleset, benchmark in (("6.1.0", "dlrmv4"), ("1.0.0", "rnnt"), ("6.0.0", "dlrm_dcnv2")):
         path = written(tmp_path / benchmark, made_logs.log(ruleset, "closed", benchmark))

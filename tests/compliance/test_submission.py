@@ -250,12 +250,3 @@ def test_logs_below_a_benchmarks_folder_are_not_runs(tmp_path):
     assert outcome.verdict.line == "go" and len(outcome.logs) == 10
     (deeper,) = outcome.findings
     assert deeper.severity == "advice" and deeper.path.endswith("raw")
-
-
-def test_the_layout_of_hpc_is_said_not_to_be_covered(tmp_path):
-    org = made.tree(tmp_path)
-    place = org / "results" / made.SYSTEM / "weak" / "cosmoflow"
-    place.mkdir(parents=True)
-    (place / "result_0.txt").write_text("nothing")
-    found = [one.found for one in judged(org).findings if one.rule == "not-checked"]
-    assert found == ["the layout of MLPerf HPC, which is not covered"]

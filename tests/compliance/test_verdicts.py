@@ -324,15 +324,6 @@ def test_logs_that_count_epochs_where_the_reference_counts_samples():
     assert judged_.reason == "the logs count epochs, the reference counts samples"
 
 
-@pytest.mark.parametrize(
-    "words", [["package"], ["accept"], ["check", "--format", "x", "."], ["scores", "none"]]
-)
-def test_wrong_usage_is_one_line(words, capsys):
-    assert cli.main(words) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
-
-
 @pytest.mark.parametrize("value", ["true", "Infinity", "1e9", "-1"])
 def test_an_accuracy_that_cannot_be_meets_no_target(tmp_path, value):
     path = tmp_path / "result_0.txt"
