@@ -78,17 +78,32 @@ _V06_PRESETS = {
 }
 
 # --- Round v0.7: the all-reduce sums gradients in bf16 (use_bf16_gradients_ar); smoothing is over the other classes.
-_V07 = replace(
-    _V06,
+_V07 = Config(
     source="G7 results/{name}-TF/gnmt and its run_and_time.sh",
     ruleset="0.7.0",
-    quality_target=Config.quality_target,
+    replicas="tpu",
     communication=Communication(wire="bf16_sum"),
+    global_batch_size=8192,
+    eval_batch_size=4096,
+    train_steps=10 * 420,
+    steps_per_block=420,
     smoothing_over="others",
-    schedule=replace(_V06.schedule, warmup_steps=150.0),
+    wiring="google",
+    output_bias=False,
+    optimizer=Adam(base_learning_rate=0.0045, epsilon=1e-8, clip_replica_norm=5.0),
+    schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=1924, decay_interval=241),
 )
 
-_REFERENCE_HALVINGS = replace(_HALVINGS, warmup_steps=200.0, decay_at_start=True, first_step=1)
+_REFERENCE_HALVINGS = Schedule(
+    kind="gnmt",
+    warmup_curve="exponential",
+    warmup_epochs=0.0,
+    warmup_steps=200.0,
+    factor=0.5,
+    max_decays=4,
+    decay_at_start=True,
+    first_step=1,
+)
 
 # The dgx-1 log counts 3,969,024 pairs of up to 75 tokens in whole batches. NVIDIA's code builds on the reference, so
 # network, smoothing, decay and the clipping of the summed gradient (seq2seq/train/fp_optimizers.py) come from there.

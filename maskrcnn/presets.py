@@ -79,18 +79,26 @@ _V06_PRESETS = {
 }
 
 # --- Round v0.7.
-_V07_128 = replace(
-    _V06,
-    source="G7 results/{name}-TF/maskrcnn; mlperf_facts 1.3",
+_V07_128 = Config(
+    data=Data(resize="legacy_bilinear"),
     ruleset="0.7.0",
+    replicas="tpu",
+    global_batch_size=128,
     eval_batch_size=128,
     train_epochs=20.0,
     train_steps=20 * 924,
+    steps_per_block=924,
+    optimizer=replace(_SGD, base_learning_rate=0.16),
+    schedule=_drops(1000.0, (9750, 13000), 128, 118287),
 )
-_V07_256 = replace(
-    _V07_128,
+_V07_256 = Config(
+    source="G7 results/{name}-TF/maskrcnn; mlperf_facts 1.3",
+    data=Data(resize="legacy_bilinear"),
+    ruleset="0.7.0",
+    replicas="tpu",
     global_batch_size=256,
     eval_batch_size=256,
+    train_epochs=20.0,
     train_steps=20 * 462,
     steps_per_block=462,
     optimizer=replace(_SGD, base_learning_rate=0.24),
@@ -98,7 +106,14 @@ _V07_256 = replace(
 )
 
 # The warmup takes one amount off the rates of kernels and biases.
-_NVIDIA_SGD = replace(_SGD, one_warmup_delta=True)
+_NVIDIA_SGD = Sgd(
+    momentum=0.9,
+    weight_decay=1e-4,
+    skip_kinds=("norm", "bias"),
+    scaled_momentum=True,
+    bias_gradient_factor=2.0,
+    one_warmup_delta=True,
+)
 
 _V100_8 = Config(
     source="NV7 benchmarks/maskrcnn/implementations/pytorch/config_DGX1.sh; mlperf_facts 4",
@@ -120,7 +135,9 @@ _V100_8 = Config(
 )
 
 _V07_PRESETS = {
-    "tpu-v4-16": replace(_V07_128, num_replicas=16),
+    "tpu-v4-16": replace(
+        _V07_128, source="G7 results/tpu-v4-16-TF/maskrcnn; mlperf_facts 1.3", num_replicas=16
+    ),
     "tpu-v4-128": replace(_V07_256, num_replicas=64, schedule=_drops(1800.0, (5625, 7500), 256, 118287)),
     "tpu-v4-512": replace(_V07_256, num_replicas=512, partitions=8),
     "tpu-v3-1024": replace(

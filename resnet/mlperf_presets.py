@@ -21,7 +21,7 @@ _V06 = Config(
     replicas="tpu",
     epochs_per_block=4.0,
     batch_norm_span=128,
-    schedule=_POLY,
+    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     # tf.image.resize_bicubic of TensorFlow 1 (resnet_preprocessing.py), as in the rows of v0.7 that are not JAX.
     data=Data(cache="decoded", private_threads=48, resize="legacy_bicubic"),
 )
@@ -29,6 +29,7 @@ _V06 = Config(
 # Batch 32768: 2983 = 19 x 157 steps; from 512 cores on, LARS has different decays and a different epsilon.
 _V06_32K = replace(
     _V06,
+    source="G6 benchmarks/resnet/{name}/run_and_time.sh and results/{name}/resnet",
     global_batch_size=32768,
     eval_batch_size=32768,
     train_steps=2983,
@@ -117,7 +118,7 @@ _V07_TF1 = Config(
     replicas="tpu",
     epochs_per_block=4.0,
     space_to_depth=True,
-    schedule=_POLY,
+    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     # The code has two readers. Only the largest rows use the one for decoded images; its crops keep 0.08 or more.
     data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), resize="legacy_bicubic"),
 )

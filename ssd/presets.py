@@ -49,7 +49,6 @@ _STEPS = Schedule(kind="step", drops_round_down=True)
 # --- Round v0.6. The schedules count 120,000 images per epoch. Evaluations come after 120,000 and 160,000 steps of 32
 # images, then every 20,000 steps (G6 tpu-v3-2048-ssd/ssd/ssd_constants.py: EVAL_STEPS); a block is a loop of 20,000.
 _V06 = Config(
-    source="G6 benchmarks/ssd/{name}/run_and_time.sh; mlperf_facts 1.2",
     ruleset="0.6.0",
     replicas="tpu",
     epoch_images=120000,
@@ -62,6 +61,7 @@ _V06 = Config(
 )
 _V06_1024 = replace(
     _V06,
+    source="G6 benchmarks/ssd/{name}/run_and_time.sh; mlperf_facts 1.2",
     global_batch_size=1024,
     eval_batch_size=1024,
     train_epochs=64.0,
@@ -71,6 +71,7 @@ _V06_1024 = replace(
 )
 _V06_2048 = replace(
     _V06,
+    source="G6 benchmarks/ssd/{name}/run_and_time.sh; mlperf_facts 1.2",
     global_batch_size=2048,
     eval_batch_size=2048,
     train_epochs=80.0,
@@ -96,16 +97,21 @@ _V06_PRESETS = {
 
 # --- Round v0.7: its rules require evaluations after 40, 50, 55, 60, ... epochs of 118,287 images. Google's code
 # evaluates every five epochs. Its runs end with a whole block, so a run of 64 epochs ends after the 65th.
-_V07 = replace(
-    _V06,
+_V07 = Config(
     source="G7 results/{name}-TF/ssd; mlperf_facts 1.2",
     ruleset="0.7.0",
+    replicas="tpu",
     epoch_images=118287,
     eval_epochs=(40.0, 50.0),
     epochs_per_block=5.0,
+    batch_norm_span=64,
+    logged_rate_batch=32,
+    space_to_depth=True,
+    data=Data(resize="legacy_bilinear", colours="tensorflow"),
 )
 _V07_1024 = replace(
     _V07,
+    source="G7 results/{name}-TF/ssd; mlperf_facts 1.2",
     global_batch_size=1024,
     eval_batch_size=1024,
     train_epochs=64.0,
