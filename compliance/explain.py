@@ -15,15 +15,6 @@ _ASPECTS = ("occurs", "value", "metadata", "order", "target")
 _TRAINED_HERE = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
 
 
-def _files_with(key: str) -> list[tuple[str, str, dict]]:
-    return [
-        (ruleset, name, rules.load(ruleset, name)["keys"][key])
-        for ruleset in rules.RULESETS
-        for name in sorted(rules.names(ruleset), key=lambda name: (name != "common", name))
-        if key in rules.load(ruleset, name)["keys"]
-    ]
-
-
 def _target(spec: dict) -> str:
     if "by" in spec:
         return f"{describe(spec['then'])}; from {spec['by']} {spec['less']} on {describe(spec['else'])}"
@@ -95,14 +86,6 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rule", metavar="RULE", help="a rule id from a finding, or a key; `all` lists them")
 
 
-def _span(rounds: list[str]) -> str:
-    """ "3.0.0-4.1.0" for consecutive rounds, else their names."""
-    first = rules.RULESETS.index(rounds[0])
-    if len(rounds) > 1 and rounds == list(rules.RULESETS[first : first + len(rounds)]):
-        return f"{rounds[0]}-{rounds[-1]}"
-    return ", ".join(rounds)
-
-
 def explain(rule: str) -> str:
     """Describes in words what a rule requires.
 
@@ -114,7 +97,12 @@ def explain(rule: str) -> str:
     lines: list[str] = []
     if rule in about["rules"]:
         lines.append(f"{rule}\n  {about['rules'][rule]}")
-    files = _files_with(key) if not aspect or aspect in _ASPECTS else []
+    files = [
+        (ruleset, name, rules.load(ruleset, name)["keys"][key])
+        for ruleset in (rules.RULESETS if not aspect or aspect in _ASPECTS else ())
+        for name in sorted(rules.names(ruleset), key=lambda name: (name != "common", name))
+        if key in rules.load(ruleset, name)["keys"]
+    ]
     if files and (not aspect or any(aspect in describe_key(spec) for _, _, spec in files)):
         lines.append(f"{key}: {about['keys'].get(key, 'a hyperparameter that the rules name')}.")
         rows: dict[tuple[str, str], list[str]] = {}  # a rule file's description -> the rounds that share it
@@ -123,7 +111,11 @@ def explain(rule: str) -> str:
             said = [f"{part} {text}" for part, text in words.items() if not aspect or part == aspect]
             if said:
                 rows.setdefault((name, "; ".join(said)), []).append(ruleset)
-        lines += [f"  {_span(rounds):<14} {name:<24} {said}" for (name, said), rounds in rows.items()]
+        for (name, said), rounds in rows.items():
+            first = rules.RULESETS.index(rounds[0])
+            follow = len(rounds) > 1 and rounds == list(rules.RULESETS[first : first + len(rounds)])
+            span = f"{rounds[0]}-{rounds[-1]}" if follow else ", ".join(rounds)
+            lines.append(f"  {span:<14} {name:<24} {said}")
         if aspect in about["aspects"]:
             lines.append(f"  {about['aspects'][aspect]}")
     if not lines:

@@ -161,7 +161,11 @@ class Run:
             self.event("run_stop", kind=_END, metadata={"status": status, **place, **about})
             for finding in self._checker.finish():
                 self._found(finding)
-        self._close()
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.fsync(self._file)
+            os.close(self._file)
+            self._file = None
 
     def _refuse(self) -> None:
         """Ends a run whose clock has not started, and removes its log, so that another try may have the name."""
@@ -169,13 +173,6 @@ class Run:
         self.stop()
         if written:
             self.path.unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                os.fsync(self._file)
-            os.close(self._file)
-            self._file = None
 
     # ---------------------------------------------------------------------------------------- evaluations
 

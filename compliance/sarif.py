@@ -47,7 +47,10 @@ def _result(finding: Finding, index: int) -> dict:
     lines = list(finding.lines[:_MAX_PLACES]) or [finding.line]
     if len(finding.lines) > _MAX_PLACES:
         message += f" ({len(finding.lines)} lines in all.)"
-    first, *others = (_location(finding.path, line) for line in lines)
+    artifact = {"artifactLocation": _artifact(finding.path)}
+    first, *others = (
+        {"physicalLocation": artifact | ({"region": {"startLine": line}} if line else {})} for line in lines
+    )
     result = {
         "ruleId": clean(finding.rule), "ruleIndex": index, "level": _LEVELS.get(finding.severity, "note"),
         "message": {"text": clean(message)}, "locations": [first],
@@ -55,13 +58,6 @@ def _result(finding: Finding, index: int) -> dict:
     if others:
         result["relatedLocations"] = others
     return result
-
-
-def _location(path: str, line: int) -> dict:
-    place: dict = {"artifactLocation": _artifact(path)}
-    if line:
-        place["region"] = {"startLine": line}
-    return {"physicalLocation": place}
 
 
 def _artifact(path: str) -> dict:

@@ -59,20 +59,14 @@ def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
     return sorted(agreements, key=lambda one: str(one[0]))
 
 
-def _says(one: Agreement | None) -> str:
-    if one is None:
-        return "the logs name no configuration"
-    if one.file is None:
-        return f"{one.named}: not in the code"
-    if one.problem:
-        return f"{one.named}: {one.problem}"
-    return f"{one.named} ({one.kind})"
-
-
 def _text(agreements: list[tuple[Path, list[Path], Agreement | None]]) -> str:
     lines = []
     for folder, logs, one in agreements:
-        lines.append(f"{folder.parent.name}/{folder.name}, {len(logs)} logs: {_says(one)}")
+        says = "the logs name no configuration"
+        if one is not None:
+            problem = "not in the code" if one.file is None else one.problem
+            says = f"{one.named}: {problem}" if problem else f"{one.named} ({one.kind})"
+        lines.append(f"{folder.parent.name}/{folder.name}, {len(logs)} logs: {says}")
         for setting in one.settings if one else ():
             file = ", ".join(setting.values[:4]) or "-"
             lines.append(f"  {setting.answer:10}{setting.name}  log {value(setting.logged)}  file {file}")

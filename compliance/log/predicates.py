@@ -102,12 +102,9 @@ def compile_predicate(spec: dict) -> Test:
 
 def describe(spec: dict) -> str:
     """Returns the predicate as a phrase for people: ">= 0.759 and < 1", "one of sgd, lars"."""
-    return " and ".join(_phrase(word, argument) for word, argument in spec.items()) or "any value"
-
-
-def _phrase(word: str, argument: object) -> str:
-    phrase = _WORDS[word][1]
-    return phrase.format(_plain(argument)) if isinstance(phrase, str) else phrase(argument)
+    phrases = ((_WORDS[word][1], argument) for word, argument in spec.items())
+    texts = (one.format(_plain(asked)) if isinstance(one, str) else one(asked) for one, asked in phrases)
+    return " and ".join(texts) or "any value"
 
 
 def _plain(value: object) -> str:

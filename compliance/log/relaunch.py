@@ -51,17 +51,17 @@ class Runs:
                 runs.append(_Run(self._header or record.line, record.time_ms))
             self._header = 0
 
-    @property
-    def several(self) -> bool:
-        """Whether the log holds more than one run."""
-        return len(self._runs) > 1
-
     def one_finding(self, path: str, findings: list[Finding]) -> list[Finding]:
         """Returns the findings with those that the second run causes made one, which names the lines of each run."""
-        if not self.several:
+        if len(self._runs) < 2:
             return findings
         second = self._runs[1].first
-        caused = [one for one in findings if _follows(one, second)]
+        caused = [
+            one
+            for one in findings
+            if one.rule in _FOLLOW
+            or (one.rule.endswith((".occurs", ".order")) and max(one.lines, default=one.line) >= second)
+        ]
         severity = ERROR if any(one.severity == ERROR for one in caused) else ADVICE
         ends = [f"to {later.first - 1:,}" for later in self._runs[1:]] + ["on"]
         told = [f"line {run.first:,} {end} ({run.end})" for run, end in zip(self._runs, ends)]
@@ -69,9 +69,3 @@ class Runs:
         lines = [run.first for run in self._runs]
         about = finding("log.two-runs", severity, path, "one run", found, line=second, count=len(self._runs))
         return [about._replace(lines=lines), *(one for one in findings if one not in caused)]
-
-
-def _follows(one: Finding, second: int) -> bool:
-    last = max(one.lines) if one.lines else one.line
-    by_line = one.rule.endswith((".occurs", ".order")) and last >= second
-    return by_line or one.rule in _FOLLOW

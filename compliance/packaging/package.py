@@ -83,7 +83,11 @@ def run(args: argparse.Namespace) -> int:
         total = sum(entry.size for entry in entries)
         print(f"{len(entries)} files, {total:,} bytes. Nothing was written or checked.")
         return 0
-    _keep_apart(args.output, args.results)
+    target, inputs = args.output.resolve(), args.results.resolve()
+    if target == inputs or inputs in target.parents or target in inputs.parents:
+        raise UserError(
+            f"-o {args.output}: lies in RESULTS or around it, which is only read; name another folder"
+        )
     top = entries[0].path.split("/", 1)[0]
 
     def accepted(tree: Path) -> bool:
@@ -139,13 +143,6 @@ def _refuse_unfit(runs: Iterable[tuple[Run, bool]], args: argparse.Namespace) ->
                 f"{run.path}: its submission_org is {str(logged)[:60]!r}, not {args.org}; give --org as the folder of "
                 "your organisation is called (Inventec for 'Inventec Corporation')"
             )
-
-
-def _keep_apart(output: Path, results: Path) -> None:
-    """Refuses an output folder that lies inside the input folder or contains it."""
-    target, inputs = output.resolve(), results.resolve()
-    if target == inputs or inputs in target.parents or target in inputs.parents:
-        raise UserError(f"-o {output}: lies in RESULTS or around it, which is only read; name another folder")
 
 
 def _accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -79,22 +80,17 @@ def row_of(folder: Path, ruleset: str | None = None) -> Energies:
             remarks.append(
                 f"the stock checker refuses the names of the power logs of {len(bad)} of {len(logs)} runs"
             )
-        advice = checks.check(folder, card.runs, _description(folder))
-        remarks += [f"{one.message} {one.found}" for one in advice]
+        place, described = place_of(folder.resolve()), None
+        if place:
+            with suppress(OSError, ValueError):
+                described = tree_system.load(place[0] / "systems" / f"{place[1]}.json")
+        remarks += [f"{one.message} {one.found}" for one in checks.check(folder, card.runs, described)]
     scores_ = []
     for joules in (by_rules, by_stock):
         mean = None if card.score is None else power_logs.olympic(joules, card.left_out)
         scores_.append(None if mean is None else mean * card.scaling)
     names, watts = tuple(one.path.stem for one in card.runs), tuple(map(_watts, runs))
     return Energies(folder, names, by_rules, by_stock, watts, *scores_, card.scaling, tuple(remarks))
-
-
-def _description(folder: Path) -> dict | None:
-    place = place_of(folder.resolve())
-    try:
-        return tree_system.load(place[0] / "systems" / f"{place[1]}.json") if place else None
-    except (OSError, ValueError):
-        return None
 
 
 def _watts(run: power_logs.RunPower) -> float | None:

@@ -124,7 +124,8 @@ def merge(
             if name in origin:
                 changes.append(_again(organisation, name, folder, origin[name].entries()[name]))
             else:
-                said = f"only in {_shown(folder, uploads)}; the last upload named {one.name} is without it"
+                place = os.path.relpath(folder, os.path.commonpath([sent.path.parent for sent in uploads]))
+                said = f"only in {place}; the last upload named {one.name} is without it"
                 changes.append(Change(organisation, "vanished", name, said))
     sources = {name: one.path.as_posix() for name, one in origin.items()}
     if len(latest) == 1:
@@ -155,11 +156,6 @@ def _content(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.glob("result_*.txt"))
         if kind_of(path) == "file" and os.access(path, os.R_OK)
     }
-
-
-def _shown(folder: Path, uploads: Sequence[Upload]) -> str:
-    root = os.path.commonpath([one.path.parent for one in uploads])
-    return os.path.relpath(folder, root)
 
 
 def _special(folder: str, names: list[str]) -> list[str]:
