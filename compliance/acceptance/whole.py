@@ -37,11 +37,8 @@ class Whole(NamedTuple):
     @property
     def line(self) -> str:
         """Returns the answer in one line."""
-        chance = (
-            f" (probability {self.probability:.2f})"
-            if self.answer == OPEN and self.probability is not None
-            else ""
-        )
+        told = self.answer == OPEN and self.probability is not None
+        chance = f" (probability {self.probability:.2f})" if told else ""
         return Verdict(self.answer + chance, self.reasons).line
 
 
@@ -153,12 +150,7 @@ def short(one: Answer) -> str:
 
 def as_json(tree: Whole) -> str:
     """Formats an answer for programs."""
-    content = {
-        "answer": tree.answer,
-        "probability": tree.probability,
-        "reasons": tree.reasons,
-        "folders": [
-            one._asdict() | {"estimate": one.estimate and one.estimate._asdict()} for one in tree.answers
-        ],
-    }
-    return json.dumps(content, indent=1)
+    folders = [one._asdict() | {"estimate": one.estimate and one.estimate._asdict()} for one in tree.answers]
+    content = tree._asdict()
+    del content["answers"]
+    return json.dumps(content | {"folders": folders}, indent=1)

@@ -42,10 +42,10 @@ class Upload:
         return self.path.name
 
     @property
-    def number(self) -> int:
-        """Returns the number at the end of the folder's name; -1 without one."""
+    def parts(self) -> tuple[str, int]:
+        """Returns the folder's name without the number at its end, and the number; -1 without one."""
         match = _NUMBERED.fullmatch(self.name)
-        return int(match[2]) if match else -1
+        return (match[1], int(match[2])) if match else (self.name, -1)
 
     def entries(self) -> dict[str, Path]:
         """Returns {"system/benchmark": folder of runs}."""
@@ -85,14 +85,12 @@ def organisations(uploads: Sequence[Upload]) -> dict[str, list[Upload]]:
     """
     bases: dict[str, set[str]] = defaultdict(set)
     for one in uploads:
-        match = _NUMBERED.fullmatch(one.name)
-        bases[match[1] if match else one.name].add(one.name)
+        bases[one.parts[0]].add(one.name)
     grouped: dict[str, list[Upload]] = defaultdict(list)
     for one in uploads:
-        match = _NUMBERED.fullmatch(one.name)
-        grouped[match[1] if match and len(bases[match[1]]) > 1 else one.name].append(one)
+        grouped[one.parts[0] if len(bases[one.parts[0]]) > 1 else one.name].append(one)
     return {
-        name: sorted(group, key=lambda one: (one.number, one.order))
+        name: sorted(group, key=lambda one: (one.parts[1], one.order))
         for name, group in sorted(grouped.items())
     }
 

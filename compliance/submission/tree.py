@@ -72,13 +72,10 @@ def judge_tree(
         whole = [old for old in findings if tree_files.is_below(old.path, org)]
         submissions.append(one.submission(whole))
     outcome = together([one.verdict for one in submissions], [one.path.name for one in submissions])
-    if not submissions and not any(remarks.severity == ERROR for remarks in findings):
-        outcome = Verdict(NOT_CHECKED, (_outside(root, loose),))
-    elif not submissions:
+    outside = any(Path(log.path).match("result_*.txt") for group in loose.values() for log in group)
+    if not submissions and any(remarks.severity == ERROR for remarks in findings):
         outcome = verdict.judge(findings, [], False, False)
-    if outcome.answer == GO and any(
-        Path(log.path).match("result_*.txt") for group in loose.values() for log in group
-    ):
+    elif not submissions or (outcome.answer == GO and outside):
         outcome = Verdict(NOT_CHECKED, (_outside(root, loose),))
     return Outcome([*logs, *described], list(dict.fromkeys(findings)), results, submissions, outcome)
 
