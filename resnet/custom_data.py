@@ -186,7 +186,7 @@ def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[
 
 
 def _sound(found: Sequence[Item], report: Report, looked: dict[str, Looked]) -> list[Item]:
-    results = folder_conversion.examined(found, _look, "pictures")
+    results = folder_conversion.examined(found, _look)
     sound = []
     for item, result in zip(found, results):
         if isinstance(result, str):

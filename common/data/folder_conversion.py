@@ -203,17 +203,16 @@ def folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and visible(path.name))
 
 
-def examined(items: Sequence[T], look: Callable[[T], R | str], what: str) -> list[R | str]:
+def examined(items: Sequence[T], look: Callable[[T], R | str]) -> list[R | str]:
     """Returns `look(item)` of each item, in order; shows progress.
 
     Args:
-      items: files or similar.
+      items: pictures.
       look: returns what is known of a sound item, or a line about a faulty one; runs in several threads.
-      what: name of the items, such as "pictures", for the progress bar.
     """
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         found = threads.map(look, items)
-        return list(tqdm.tqdm(found, f"checking {what}", len(items), disable=None))
+        return list(tqdm.tqdm(found, "checking pictures", len(items), disable=None))
 
 
 def look(

@@ -153,7 +153,6 @@ def _places(source: Source, first: int, report: Report) -> dict[str, Place | Non
     results = folder_conversion.examined(
         files,
         lambda file: folder_conversion.look(source.folder / file, png=True) if file else "",
-        "pictures",
     )
     boxes: dict[str | None, list[list[float]]] = collections.defaultdict(list)
     for key, box in _boxed(source):

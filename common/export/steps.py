@@ -276,6 +276,6 @@ def _component(name: str, shares: Sequence[np.ndarray], seed: int) -> Argument:
     return Argument(name, "input", made, rule, per_replica=bool(own))
 
 
-def batch_of(arguments: Mapping[str, Argument], group: int = 0) -> dict[str, tf.Tensor]:
-    """Returns a replica group's batch in the form that the steps take."""
-    return {key: tf.constant(argument.of_group(group)) for key, argument in arguments.items()}
+def batch_of(arguments: Mapping[str, Argument]) -> dict[str, tf.Tensor]:
+    """Returns the first replica group's batch in the form that the steps take."""
+    return {key: tf.constant(argument.of_group(0)) for key, argument in arguments.items()}

@@ -168,7 +168,9 @@ def _writing(folder: str) -> Iterator[None]:
 
 
 def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
-    alone = task.config
+    alone, flops = task.config, None
+    with contextlib.suppress(UserError):  # A network with unknown sizes.
+        flops = 2 * forward_macs(steps.model)
     return {
         "format": FORMAT,
         "benchmark": config.benchmark,
@@ -189,7 +191,7 @@ def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
             **{package: version(package) for package in ("tensorflow", "tf-keras", "numpy")},
         },
         "parameters": sum(math.prod(v.value.shape) for v in steps.state.values() if v.role == "weight"),
-        "forward_flops_per_example": _forward_flops(steps),
+        "forward_flops_per_example": flops,
         "chooses": task.chooses,
         "outside": [*_OUTSIDE, _quality(task)],
         "values": steps.values,
@@ -204,13 +206,6 @@ def _quality(task: Any) -> str:
     kind = type(task)
     said = (kind.quality.__doc__ or kind.__doc__ or "").strip().partition("\n")[0]
     return f"{kind.__module__}.{kind.__name__}.quality: {said}"
-
-
-def _forward_flops(steps: Steps) -> int | None:
-    try:
-        return 2 * forward_macs(steps.model)
-    except UserError:  # A network with unknown sizes.
-        return None
 
 
 def _describe(argument: Argument) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """Tests the hoisted LSTM against the plain one, tf_keras's and a transcription in numpy."""
 
+import functools
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -85,19 +88,20 @@ def test_a_batch_stays_whole_beside_a_gpu(monkeypatch) -> None:
     assert lstm._chains(128, 128) == 1
 
 
+def gradients(made: Any, x: tf.Tensor) -> list[tf.Tensor]:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.sin(made(x)[0]))
+    return tape.gradient(loss, made.trainable_variables)
+
+
 @pytest.mark.parametrize("hoisted", [False, True])
 @pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
 def test_compiled_equals_uncompiled(hoisted, steps) -> None:
     x, made = tf.constant(values(steps, BATCH, INPUTS, seed=0)), layer(hoisted)
     made(x)
 
-    def gradients(x: tf.Tensor) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.sin(made(x)[0]))
-        return tape.gradient(loss, made.trainable_variables)
-
-    compiled = tf.function(gradients, jit_compile=True)(x)
-    for got, want in zip(compiled, gradients(x), strict=True):
+    compiled = tf.function(functools.partial(gradients, made), jit_compile=True)(x)
+    for got, want in zip(compiled, gradients(made, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
 
 
@@ -105,15 +109,9 @@ def test_a_loop_of_unknown_length_equals_one_that_is_written_out() -> None:
     x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0))
     made = layer(True)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None, INPUTS], tf.float64)])
-    def unknown(x: tf.Tensor):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.sin(made(x)[0]))
-        return tape.gradient(loss, made.trainable_variables)
-
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(tf.sin(made(x)[0]))
-    for got, want in zip(unknown(x), tape.gradient(loss, made.trainable_variables), strict=True):
+    signature = [tf.TensorSpec([None, None, INPUTS], tf.float64)]
+    unknown = tf.function(functools.partial(gradients, made), input_signature=signature)
+    for got, want in zip(unknown(x), gradients(made, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8)
 
 
