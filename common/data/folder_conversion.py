@@ -164,9 +164,12 @@ def shard_count(examples: int, size: int) -> int:
     return max(min(wanted, examples), 1)
 
 
+DENIED = "no permission to read the folder"
+
+
 def visible(name: str) -> bool:
-    """Whether a file or folder may hold a user's data: not hidden, and not macOS's folder of attributes."""
-    return not name.startswith(".") and name != "__MACOSX"
+    """Whether a file or folder may hold a user's data: not hidden, and not a system's own."""
+    return not name.startswith(".") and name not in ("__MACOSX", "lost+found")
 
 
 def files(folder: Path, report: Report | None = None) -> list[Path]:
@@ -182,7 +185,7 @@ def files(folder: Path, report: Report | None = None) -> list[Path]:
 
     def denied(error: OSError) -> None:
         if report and error.errno in (errno.EACCES, errno.EPERM):
-            report.leave_out("no permission to read the folder", str(error.filename))
+            report.leave_out(DENIED, str(error.filename))
 
     for place, inside, names in os.walk(folder, onerror=denied, followlinks=True):
         real = os.path.realpath(place)

@@ -1,5 +1,6 @@
 """Reads a user's own train/validation split from lists or folders, and describes the held-out part. TensorFlow-free."""
 
+import collections
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -24,14 +25,13 @@ def given_split(folder: Path, pair: bool = True) -> tuple[Path, Path | None]:
         raise UserError(f"{folder}: no such folder; name the folder with your files")
     inside: dict[str, Path] = {}
     listed = sorted(folder_conversion.folders(folder), key=lambda path: len(path.name))
-    words = {path: split_names.word_of(path.name) for path in listed}
-    rests = {path: path.name.lower().replace(word, "") for path, word in words.items() if word}
-    for path in listed:  # Names such as seg_train and seg_test are a split's too.
-        other = any(
-            rests.get(path) == rest and split_names.part_of(words[path]) != split_names.part_of(words[one])
-            for one, rest in rests.items()
-        )
-        inside.setdefault(words[path] if other else split_names.of_folder(path.name), path)
+    words = [(path, split_names.word_of(path.name)) for path in listed]
+    parts = collections.defaultdict(set)  # By the rest of a name: seg_train and seg_test are a split's too.
+    for path, word in words:
+        parts[path.name.lower().replace(word, "")].add(split_names.part_of(word))
+    for path, word in words:
+        both = {0, 1} <= parts[path.name.lower().replace(word, "")]
+        inside.setdefault(word if both else split_names.of_folder(path.name), path)
     train = next((inside[name] for name in split_names.TRAIN if name in inside), None)
     held = next((inside[name] for name in split_names.EVAL if name in inside), None)
     if train and held:

@@ -29,6 +29,11 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
         raise UserError(
             f"{folder}: {f'annotations of {known}' if known else 'a file; name the folder around it'}"
         )
+    folder_conversion.files(folder, seen := Report())
+    if folder_conversion.DENIED in seen.left_out:
+        raise UserError(
+            f"{seen.left_out[folder_conversion.DENIED].example}: {folder_conversion.DENIED}; give yourself that"
+        )
     if options.annotations:
         files = [path for path in (options.annotations, options.eval_annotations) if path]
         sources = [_json(folder, {path: _parsed(path)}, report) for path in files]
