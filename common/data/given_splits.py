@@ -99,6 +99,8 @@ def report_layout(parts: Sequence[Path], suffixes: Collection[str], report: Repo
         for path in sorted(part.iterdir()):
             if folder_conversion.visible(path.name) and path.suffix.lower() in suffixes and not path.is_dir():
                 report.skip("in no class's folder", str(path), lost=True)
+            if classes and re.match(r"(train|test|val).*\.(txt|csv|tsv)$", path.name.lower()):
+                report.suspect("a list beside the folders that may be a split, not read", str(path))
             if classes and path.suffix.lower() in PACKED and path.is_file():
                 report.suspect("a packed file beside the folders, not read; unpack it", str(path))
         inside = [{path.name for path in folder_conversion.folders(place)} for place in classes]

@@ -75,7 +75,8 @@ def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
     another program's.
     """
     inside = [path for path in folder_conversion.files(folder) if path.suffix.lower() == ".json"]
-    paths = [path for path in inside if path.parent in (folder, folder / "annotations")] or inside
+    near = [path for path in inside if path.parent in (folder, folder / "annotations")] or inside
+    paths = [path for path in near if "instances" in path.stem.lower()] or near
     contents: dict[Path, Any] = {}
     for path in paths:
         try:
@@ -92,13 +93,10 @@ def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
     known = {path: known[path] for path in known if not foreign[path]} or known
     if not known and any(foreign.values()):
         raise UserError(next(f"{path}: annotations of {text}" for path, text in foreign.items() if text))
-    instances = {
-        path: content for path, content in known.items() if "instances" in path.stem.lower()
-    } or known
-    for path in contents:
-        if known and path not in instances:
+    for path in near if known else ():
+        if path not in known:
             report.skip("a JSON file beside the annotations that are read", str(path))
-    return instances
+    return known
 
 
 def _pair(known: Mapping[Path, Any], folder: Path, report: Report) -> tuple[Path, Path] | None:

@@ -39,8 +39,13 @@ def read(folder: Path, report: Report) -> Source:
             continue
         name = root.findtext("filename") or ""
         size = [root.findtext(f"size/{side}") for side in ("width", "height")]
-        named = partners.find(name, path) if name else None
-        picture = partners.of_two(partners.of_stem(path.stem, near=path), named, size, path, report)
+        try:
+            own = partners.of_stem(path.stem, near=path)
+            named = partners.find(name, path) if name and (not own or Path(own).name != name) else None
+            picture = partners.of_two(own, named, size, path, report)
+        except UserError as error:
+            report.leave_out("its picture is one of two", str(path), str(error))
+            continue
         if picture is None:
             report.leave_out("its picture is missing", str(path))
             continue

@@ -170,6 +170,17 @@ def test_folders_that_differ_in_a_splits_word_are_the_split(tmp_path, names):
     assert given_splits.given_split(tmp_path) == tuple(tmp_path / name for name in names)
 
 
+def test_lists_and_packed_files_beside_folders_of_classes_are_suspicious(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    for name in ("trainlist01.txt", "more.zip", "notes.txt"):
+        (tmp_path / name).write_text("")
+    given_splits.report_layout([tmp_path], (".png",), report := Report())
+    assert [one.example for one in report.suspicious.values()] == [
+        str(tmp_path / name) for name in ("more.zip", "trainlist01.txt")
+    ]
+
+
 def test_translations_of_one_sentence_stay_on_one_side(tmp_path):
     source, target = tmp_path / "a.en", tmp_path / "a.sv"
     source.write_text("".join(f"Sentence {n // 2}\n" for n in range(400)))
