@@ -45,7 +45,7 @@ KINDS: dict[str, tuple[int, str, int]] = {
     "exception": (signal.SIGUSR1, "failed: ArithmeticError: an injected fault|ended with exit status", 0),
     "aborted": (signal.SIGABRT, "was killed by SIGABRT", 0),
     "segmentation fault": (signal.SIGSEGV, "was killed by SIGSEGV", 0),
-    "terminated": (signal.SIGTERM, "received SIGTERM|SIGTERM during|failed: SIGTERM", 143),
+    "terminated": (signal.SIGTERM, ".*SIGTERM", 143),
     "full disk": (0, "failed: .*File too large", 0),
     "input stall": (faulty.STALL, "makes no progress: it waits for its input", 0),
     "wrong clock": (faulty.CLOCK, "", 0),
@@ -202,7 +202,10 @@ def main() -> None:
     options = parser.parse_args()
     result: dict[str, Any] = {**head("horovod"), "steps": STEPS, "undisturbed": {}, "matrix": {}}
     if options.output.exists():
-        result = {**result, **json.loads(options.output.read_text())}
+        before = json.loads(options.output.read_text())
+        result |= {"matrix": before["matrix"]}
+        if before["steps"] == STEPS:
+            result |= {"undisturbed": before["undisturbed"]}
     faults = list(itertools.product(options.kinds, (0, 1), MOMENTS))
     usual, matrix = result["undisturbed"], result["matrix"]
     with launched.digits() as data:
