@@ -197,10 +197,8 @@ class StreamChecker:
                     expected = expected if isinstance(expected, str) else expected(record, state)
                     findings.append(self._reports.broken(rule, aspect, record, expected, say, times))
             if not findings and self._asked.get(key) not in (None, record.value):
-                asked = self._asked[key]
-                findings.append(
-                    self._make(f"{key}.asked", ERROR, record, asked, shown(record.value), wording="asked")
-                )
+                about = f"{key}.asked", ERROR, record, self._asked[key], shown(record.value)
+                findings.append(self._make(*about, wording="asked"))
             elif key == "submission_platform":
                 self.platform = record.value
             if rule.keeps and (lacking := self._kept.remember(rule, record)):

@@ -6,7 +6,7 @@ result_summarizer/result_summarizer.py, `_compute_power_node`, `_compute_power_s
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -171,19 +171,17 @@ class RunPower:
 
     def joules(self) -> float | None:
         """Returns the run's energy by the rules; None if a component's is unknown."""
-        if self.span is None or not self.nodes:
-            return None
-        return _total([energy(log, *self.span) for log in self.logs])
+        return self._total(energy)
 
     def stock_joules(self) -> float | None:
         """Returns the run's energy as the stock tool computes it; None where it raises an error."""
+        return self._total(lambda log, start, stop: stock_energy(log, stop - start))
+
+    def _total(self, of_log: Callable[[PowerLog, float, float], float | None]) -> float | None:
         if self.span is None or not self.nodes:
             return None
-        return _total([stock_energy(log, self.span[1] - self.span[0]) for log in self.logs])
-
-
-def _total(parts: list[float | None]) -> float | None:
-    return None if any(part is None for part in parts) else sum(parts)
+        parts = [of_log(log, *self.span) for log in self.logs]
+        return None if None in parts else sum(parts)
 
 
 def kind(folder: Path) -> str:

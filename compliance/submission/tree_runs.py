@@ -56,9 +56,8 @@ def one_folder(
     runs = [_run(one, ruleset, tree_params.BERT_SAMPLES in flags) for one in group]
     division = _division(description, group)
     known = benchmark in (*rounds.benchmarks(ruleset), *rules.benchmarks(ruleset))
-    judged = None
-    if known and rcp.applies(ruleset, benchmark, division):
-        judged = rcp.of_runs(benchmark, ruleset, runs)
+    tested = known and rcp.applies(ruleset, benchmark, division)
+    judged = rcp.of_runs(benchmark, ruleset, runs) if tested else None
     folder = ResultFolder(
         path, system, benchmark, division, ruleset, tuple(one.path for one in group),
         rounds.required_runs(benchmark, ruleset), tuple(one.path for one in group if _fails(one)),
