@@ -153,6 +153,12 @@ def test_hops_are_counted_through_functions_and_attributes() -> None:
     }
 
 
+@pytest.mark.parametrize("benchmark", ["resnet", "ssd", "maskrcnn", "tsm_kinetics"])
+def test_the_last_batch_of_a_tiny_evaluation_is_filled_in_part(benchmark: str) -> None:
+    config = preset(benchmark, "cpu-tiny")
+    assert config.num_eval_examples % config.eval_batch_size
+
+
 # Machines that nobody has submitted on -> the published row whose values their presets take.
 ROWS = {
     "tpu-v5e-16": "tpu-v4-16", "tpu-v5e-256": "tpu-v3-256", "tpu-v6e-16": "tpu-v4-16",

@@ -20,6 +20,7 @@ TOGETHER = 4  # Tests of one file in one process, which share what the file's fi
 # Files whose tests take minutes each and share nothing: four of them may not end in time.
 EACH_ALONE = (
     *EACH_TEST,
+    "tests/test_end_to_end.py",
     "tests/timetotrain/run/test_pjrt_targets.py",
     "tests/timetotrain/test_own_end_to_end.py",
 )

@@ -93,7 +93,7 @@ def _seconds(run: Callable[[], Any], steps: int) -> list[float]:
 def report(arguments: argparse.Namespace) -> str:
     """Returns Table 1, the scalability for each number of nodes and, of --data_dir's videos, what is not hidden.
 
-    Raises UserError if a flag is out of range, or the data in --data_dir does not fit the preset.
+    Raises UserError if the data in --data_dir does not fit the preset.
     """
     table, scaling, loading = [], [], []
     base = configs.preset(PRESETS, arguments.system) if arguments.system else Config()

@@ -45,7 +45,7 @@ KINDS: dict[str, tuple[int, str, int]] = {
     "exception": (signal.SIGUSR1, "failed: ArithmeticError: an injected fault|ended with exit status", 0),
     "aborted": (signal.SIGABRT, "was killed by SIGABRT", 0),
     "segmentation fault": (signal.SIGSEGV, "was killed by SIGSEGV", 0),
-    "terminated": (signal.SIGTERM, ".*SIGTERM", 143),
+    "terminated": (signal.SIGTERM, "(was killed by|received|failed:) SIGTERM|SIGTERM during", 143),
     "full disk": (0, "failed: .*File too large", 0),
     "input stall": (faulty.STALL, "makes no progress: it waits for its input", 0),
     "wrong clock": (faulty.CLOCK, "", 0),

@@ -67,7 +67,7 @@ def launch(job: Job) -> int:
     adopt_orphans()
     began, failures = time.monotonic(), list[int]()
     newest, in_vain = -1, 0  # The step of the newest checkpoint at a start, and the restarts from there.
-    trained = False  # In any attempt: what a later one finds wrong, like a full disk, is not the input.
+    trained, before = False, ""  # Whether any attempt has trained, and why the one before failed.
     while True:
         status, cause = _attempt(job)
         if cause is None:
@@ -75,8 +75,10 @@ def launch(job: Job) -> int:
         if cause.start > newest:
             newest, in_vain = cause.start, 0
         trained = trained or cause.trained
-        # A restart helps if nobody stopped the run, and it has trained or its input is not bad.
-        helps = not cause.stopped and (trained or cause.code != UserError("").exit_code)
+        # Bad input ends a run. After training, so does what two starts in a row say of it; a disk may have space again.
+        bad = cause.code == UserError("").exit_code and not cause.trained
+        helps = not cause.stopped and not (bad and (not trained or str(cause) == before))
+        before = str(cause)
         if in_vain >= job.max_restarts or not helps:
             break
         again = _again(job, cause, failures)

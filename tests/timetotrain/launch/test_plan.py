@@ -124,16 +124,21 @@ def test_a_restart_s_command_has_replicas_in_proportion_and_no_number_of_a_log()
     assert plan.rescaled(before, 4, 3) == ["python", "--config.num_replicas=12"]
 
 
-@pytest.mark.parametrize("trained, attempts", [(False, 1), (True, 4)])
-def test_a_run_that_has_trained_starts_again_whatever_its_next_start_finds(monkeypatch, trained, attempts):
-    """A disk that is full at the start of a run is its input; one that is full after a restart may have space again."""
-    causes = [
-        Cause(0, "failed: an error of a step", 1, trained=trained),
-        *[Cause(0, "failed: disk full", 2)] * 9,
-    ]
-    left = iter(causes if trained else causes[1:])
+@pytest.mark.parametrize(
+    "errors, attempts",
+    [
+        (["disk full"], 1),  # At the start of a run it is its input.
+        (["", "log 1: disk full", "log 2: disk full", "log 3: disk full", "log 4: disk full"], 4),
+        (["", "batch 64 for 3 replicas", "batch 64 for 3 replicas"], 3),
+    ],
+)
+def test_after_training_a_run_starts_again_unless_two_starts_find_the_same_error(
+    monkeypatch, errors, attempts
+):
+    """An empty error is one of a step."""
+    causes = iter([Cause(0, f"failed: {e}", 2 if e else 1, trained=not e) for e in errors])
     tried = []
-    monkeypatch.setattr(local, "_attempt", lambda job: (tried.append(job), (2, next(left)))[1])
+    monkeypatch.setattr(local, "_attempt", lambda job: (tried.append(job), (2, next(causes)))[1])
     monkeypatch.setattr(local.time, "sleep", lambda _: None)
     assert local.launch(local.Job("pjrt", ["true"], [plan.Host("localhost", 2)], max_restarts=3)) == 2
     assert len(tried) == attempts
