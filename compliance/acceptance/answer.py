@@ -80,7 +80,9 @@ def answer(name: str, folder: ResultFolder, logs: Sequence[Log], bypass: bool, s
         reasons, advice = zip(*refused)
         said = NO_GO, 0.0, None, reasons, "; ".join(advice)
     elif len(runs) >= folder.needed:
-        said = _complete(folder.convergence, bypass, scaling)
+        # Not of the folder's other logs, which `--watch` leaves out until they start.
+        tested = folder.convergence and rcp.of_runs(folder.benchmark, folder.ruleset, runs)
+        said = _complete(tested, bypass, scaling)
     else:
         said = _under_way(folder, over)
     word, chance, factor, reasons, *advice = said

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
+from common.errors import UserError
 from compliance.report import charts
 from compliance.report.output import aligned, minutes, value, write
 from compliance.report.published import beside
@@ -28,7 +29,11 @@ def run(args: argparse.Namespace) -> int:
     Raises:
       UserError: a side does not exist, or holds no result log.
     """
-    rows = compare(*(score_directory(side) for side in (args.a, args.b)))
+    cards = [score_directory(side) for side in (args.a, args.b)]
+    for side, card in zip((args.a, args.b), cards):
+        if not any(run.header for run in card.runs):
+            raise UserError(f"{side}: no record of a log; `timetotrain diff` compares descriptions of trees")
+    rows = compare(*cards)
     if args.format == "json":
         told = [asdict(row) | {"differs": row.differs} for row in rows]
         content = {"kind": "runs", "a": str(args.a), "b": str(args.b), "rows": told}

@@ -10,11 +10,12 @@ import pytest
 
 from compliance import check
 from compliance.acceptance import probability
-from compliance.acceptance.answer import OPEN
+from compliance.acceptance.answer import OPEN, answer
 from compliance.acceptance.watch import Watch, follow
-from compliance.acceptance.whole import whole
+from compliance.acceptance.whole import folders_of, whole
 from compliance.log.check_log import check_log
 from compliance.submission.facts import Result
+from compliance.submission.rcp import FAIL, Convergence
 from compliance.submission.runs import RunReader, read_run
 from compliance.verdict import GO, NO_GO
 from lab.bench import accept_calibration
@@ -55,6 +56,14 @@ def test_some_runs_leave_it_open_with_a_probability(tmp_path, capsys):
     assert main(["accept", str(org), "--format", "json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["probability"] == actual.probability and content["folders"][0]["needed"] == 10
+
+
+def test_a_complete_folder_is_judged_by_the_logs_that_it_is_asked_about(tmp_path):
+    """`accept --watch` leaves out a log that has not started."""
+    found = check([tree(tmp_path, map(llama_logs.log, range(10)))])
+    ((name, folder, *more),) = folders_of(found.submissions, found.logs, (NOW, 60))
+    others = replace(folder, convergence=Convergence(FAIL, "a log without a batch"))
+    assert answer(name, others, *more) == answer(name, folder, *more)
 
 
 def fast(text):

@@ -64,6 +64,10 @@ def test_json_and_what_is_no_folder_of_runs(folders, tmp_path, capsys):
     assert content["kind"] == "runs" and {"name", "a", "b", "differs", "note"} == set(content["rows"][0])
     with pytest.raises(UserError, match="name a results folder or a log"):
         call(folders[0], "nothing-like-it")
+    description = Path(folders[0], "dgx-1.json")
+    description.write_text('{"submitter": "Lab", "system_name": "dgx-1"}')
+    with pytest.raises(UserError, match="dgx-1.json: no record of a log"):
+        call(description, description)
 
 
 def test_an_integer_beyond_every_float_has_no_ratio(folders):
