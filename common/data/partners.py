@@ -11,7 +11,7 @@ import os
 import re
 import unicodedata
 import urllib.parse
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from pathlib import Path, PurePosixPath
 
 from PIL import Image
@@ -19,10 +19,10 @@ from PIL import Image
 from common.data import folder_conversion, pictures, split_names
 from common.data.report import Report
 from common.errors import UserError
-from common.untrusted import stays_inside
 
 # Pascal VOC's folders of masks, which have the pictures' names.
 _MASKS = {"SegmentationClass", "SegmentationObject"}
+Fits = Callable[[str, str], bool]  # Of (file, name): whether the name may mean the file.
 
 
 def plain(name: str) -> str:
@@ -54,8 +54,9 @@ class Partners:
         self.folder, self._suffixes = folder, suffixes
         self._by_last: dict[str, list[str]] | None = None
         self._by_stem: dict[str, list[str]] = collections.defaultdict(list)
+        self._folders: set[str] = set()
 
-    def find(self, name: str, near: Path | None = None) -> str | None:
+    def find(self, name: str, near: Path, fits: Fits = lambda *_: True) -> str | None:
         """Returns the file that `name` means, relative to the folder; None if there is none.
 
         Of several files that fit, the first of these rules that tells them apart decides: the folder's split is the
@@ -65,27 +66,47 @@ class Partners:
         Args:
           name: a file name or path, relative to the annotation file, to the folder, or to a folder of another system.
         """
-        if near is None and stays_inside(name) and os.path.isfile(self.folder / name):
-            return name
         by_last = self._index()
         forms = dict.fromkeys((name, urllib.parse.unquote(name), name.partition("?")[0]))
         for form in forms:
             tail = plain(form).split("/")
             same = by_last.get(tail[-1], [])
             for length in range(len(tail), 0, -1):
-                fitting = [one for one in same if plain(one).split("/")[-length:] == tail[-length:]]
-                if fitting:
+                ends = [one for one in same if plain(one).split("/")[-length:] == tail[-length:]]
+                if fitting := [one for one in ends if fits(one, form)]:
                     return self._one(fitting, form, near)
         return None
 
-    def of_stem(self, stem: str, near: Path) -> str | None:
+    def of_stem(self, stem: str, near: Path, fits: Fits = lambda *_: True) -> str | None:
         """Returns the file whose name without its suffix is `stem`; None if there is none. `find` has the rules.
 
         Raises UserError if two files have the stem.
         """
         self._index()
-        fitting = self._by_stem.get(plain(stem), [])
+        fitting = [one for one in self._by_stem.get(plain(stem), []) if fits(one, stem)]
         return self._one(fitting, stem, near) if fitting else None
+
+    def of_row(self, name: str, near: Path, split: str, label: str, taken: Set[str]) -> str | None:
+        """Returns the file that a table's row means; stricter than `find`, as a wrong file would get the row's label.
+
+        The file is in no other split (`split` is the row's, "" for that of its folders). It is not `taken`: another
+        row's, or below a folder that has another label's name. Folders of `name` may be absent only if no folder here
+        has the name of one, and then only folders that name no class stand in their place.
+        """
+
+        def fits(file: str, form: str) -> bool:
+            form = form.replace("\\", "/")
+            theirs, ours = (plain(path).split("/")[:-1] for path in (form, file))
+            while theirs and ours and theirs[-1] == ours[-1]:
+                theirs, ours = theirs[:-1], ours[:-1]
+            words = split or split_names.of_path(form), split_names.of_path(file)
+            if len({*map(split_names.part_of, words)} - {None}) > 1 or taken & {file, *ours} - {label}:
+                return False
+            here = os.path.isdir(os.path.dirname(self.folder / form)) or self._folders.intersection(theirs)
+            return not theirs or (split_names.names_no_class("/".join(ours)) and not here)
+
+        file = self.find(name, near, fits)
+        return file if file or os.path.splitext(name)[1] else self.of_stem(name, near, fits)
 
     def of_two(
         self, own: str | None, named: str | None, size: Sequence, path: Path, report: Report
@@ -130,11 +151,12 @@ class Partners:
                 if fits and path.parent.name not in _MASKS:
                     inside = path.relative_to(self.folder).as_posix()
                     self._by_last[plain(path.name)].append(inside)
+                    self._folders.update(plain(inside).split("/")[:-1])
                     for stem in stems(path.name):
                         self._by_stem[stem].append(inside)
         return self._by_last
 
-    def _one(self, fitting: Sequence[str], name: str, near: Path | None) -> str:
+    def _one(self, fitting: Sequence[str], name: str, near: Path) -> str:
         """Returns the one file of several that the rules choose.
 
         Raises UserError if they do not tell two files apart.
@@ -146,14 +168,14 @@ class Partners:
             two = self.folder / first, self.folder / other
             if not two[0].stat().st_size or not filecmp.cmp(*two, shallow=False):
                 raise UserError(
-                    f"{near or self.folder}: {name} fits {two[0]} and {two[1]}; write the folder into the name, or "
+                    f"{near}: {name} fits {two[0]} and {two[1]}; write the folder into the name, or "
                     "give each file a name of its own"
                 )
         return first
 
-    def _rank(self, one: str, name: str, near: Path | None) -> tuple[int, bool, int, bool]:
+    def _rank(self, one: str, name: str, near: Path) -> tuple[int, bool, int, bool]:
         """Returns the rank of a file that fits; the file of the smallest is meant."""
-        inside = Path(os.path.relpath(near or self.folder / "-", self.folder))
+        inside = Path(os.path.relpath(near, self.folder))
         place, folder = inside.parent.as_posix(), os.path.dirname(one)
         given = name.replace("\\", "/")
         shared = os.path.commonpath([place, folder]) if place != "." and folder else ""

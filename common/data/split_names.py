@@ -27,8 +27,13 @@ def word_of(path: str) -> str:
 
 def of_folder(name: str) -> str:
     """Returns the split's word if a folder's name has no other word: train2017, obj_train_data; else ""."""
-    words = re.findall(r"[^\W\d_]+", name.lower())
-    return word_of(name) if all(word in _BESIDE or part_of(word) is not None for word in words) else ""
+    return word_of(name) if names_no_class(name) else ""
+
+
+def names_no_class(path: str) -> bool:
+    """Returns whether a path has only words of splits and of pictures in general, such as images/val2017."""
+    words = re.findall(r"[^\W\d_]+", path.lower())
+    return all(word in _BESIDE or part_of(word) is not None for word in words)
 
 
 def of_path(path: str) -> str:

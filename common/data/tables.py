@@ -5,15 +5,16 @@ any case. A file without a line of column names has the path first, then the lab
 line instead, a file *.json a list of them.
 """
 
+import collections
 import csv
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from common.data import split_names, text_files
-from common.data.partners import Partners
+from common.data.partners import Partners, plain
 from common.data.report import Report
 from common.errors import UserError
 from common.untrusted import parsed
@@ -57,16 +58,18 @@ class Table:
         """Returns the name of the column for "path", "label", "split" or "group"; None if there is none.
 
         A column with a split's name counts only if a cell names a split: others hold a data set's or a group's name. A
-        column of any name counts if all its cells name splits, both for training and for evaluation.
+        column of another name counts if all its cells name splits, both for training and for evaluation.
         """
+
+        def parts(name: str) -> Iterator[int | None]:
+            return (split_names.part_of(split_of(name, row[name])) for row in self.rows)
+
         names = [name for name in NAMES[kind] if name in self.columns]
         if kind == "split":
-            parts = {
-                name: {split_names.part_of(split_of(name, row[name])) for row in self.rows}
-                for name in self.columns
-            }
-            names = [name for name in names if name == "split" or parts[name] != {None}]
-            names += [name for name in self.columns if parts[name] == {0, 1}]
+            names = [name for name in names if name == "split" or set(parts(name)) != {None}]
+            others = () if names else set(self.columns).difference(*NAMES.values())
+            words = (name for name in self.columns if name in others and None not in parts(name))
+            names += [name for name in words if set(parts(name)) == {0, 1}]
         return next(iter(names), None)
 
 
@@ -166,22 +169,21 @@ def _value(path: Path, place: str, text: str) -> object:
 
 def _of_objects(path: Path, numbered: Iterable[tuple[int, object]]) -> Table:
     """Returns the table of (number for messages, JSON object) pairs."""
-    rows, numbers = [], []
+    rows, numbers, several = [], [], {}
     for number, values in numbered:
         if not isinstance(values, dict):
             raise UserError(f"{path}: line {number}: no JSON object; write one a line")
         plain = {k: str(v).lower() if isinstance(v, bool) else v for k, v in values.items()}
-        several = [k for k, v in plain.items() if isinstance(v, list | dict) and _column(k) in NAMES["label"]]
-        if several:
-            raise UserError(
-                f"{path}: line {number}: {several[0]} holds several values; give each file one class"
-            )
+        several = {_column(k): number for k, v in plain.items() if isinstance(v, list | dict)} | several
         plain = {k: v for k, v in plain.items() if isinstance(v, str | int | float) and v == v}
         if not all(text_files.is_text(f"{name}{value}") for name, value in plain.items()):
             raise UserError(f"{path}: line {number}: half a character, such as \\ud800; correct it")
         rows.append({_column(name): str(value).strip() for name, value in plain.items()})
         numbers.append(number)
     columns = list(dict.fromkeys(name for row in rows for name in row))
+    label = next((name for name in NAMES["label"] if name in columns or name in several), None)
+    if label in several:
+        raise UserError(f"{path}: line {several[label]}: {label} holds several values; give a file one class")
     return Table(path, tuple(columns), [dict.fromkeys(columns, "") | row for row in rows], numbers)
 
 
@@ -225,6 +227,8 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
             f"{table.path}: columns {', '.join(sorted(filter(None, table.columns))[:_SHOWN]) or '(none)'}; expected "
             "path,label"
         )
+    if report and names["split"] not in (None, *NAMES["split"]):
+        report.change("a column of splits, by its cells", f"{table.path}: {names['split']}")
     for name in sorted(set(table.columns) - {*names.values(), ""}) if report else ():
         values = {row[name] for row in table.rows}
         if name in _MAYBE_SPLIT and 1 < len(values) < len(table.rows):
@@ -235,15 +239,9 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
         report.skip("a column that is not read", f"{table.path}: {name}")
     cells = [row[names["path"]] for row in table.rows]
     if base is None:
-        base = next(
-            (
-                place
-                for place in bases(table.path)
-                if any(os.path.isfile(located(cell, place)) for cell in cells if cell)
-            ),
-            table.path.parent,
-        )
-    rows, partners = [], Partners(base, None)
+        places = (p for p in bases(table.path) for cell in cells if cell and os.path.isfile(located(cell, p)))
+        base = next(places, table.path.parent)
+    rows = []
     for row, number in zip(table.rows, table.numbers):
         label = text_files.normal(row[names["label"]])
         for kind, cell in (("path", row[names["path"]]), ("label", label)):
@@ -251,16 +249,9 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
                 raise UserError(f"{table.path}: line {number}: no {names[kind]}; give every row all columns")
         split = split_of(names["split"], row[names["split"]]) if names["split"] else ""
         group = text_files.normal(row[names["group"]]) if names["group"] else ""
-        path = located(row[names["path"]], base)
-        if report is not None and not os.path.exists(path):
-            cell = row[names["path"]]
-            other = partners.find(cell, table.path) or (
-                None if path.suffix else partners.of_stem(cell, table.path)
-            )
-            if other:
-                report.change("a file name found in another spelling", f"{cell} as {other}")
-                path = base / other
-        rows.append(Example(path, label, split, number, group))
+        rows.append(Example(located(row[names["path"]], base), label, split, number, group))
+    if report is not None:
+        _respelled(rows, cells, base, table.path, report)
     if not any(one.split for one in rows):
         rows = _by_folder(rows, base)
     if report is None:
@@ -277,6 +268,19 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
         if once.setdefault((one.path, one.label, one.split), one) is not one:
             report.change("a row that is there twice, read once", f"{table.path}: line {one.line}")
     return list(once.values())
+
+
+def _respelled(rows: list[Example], cells: Sequence[str], base: Path, near: Path, report: Report) -> None:
+    """Gives rows of absent files the file that their cell, and no other, means in another spelling or folder."""
+    inside = [os.path.relpath(row.path, base) if os.path.exists(row.path) else "" for row in rows]
+    partners, taken = Partners(base, None), {*inside, *(plain(row.label) for row in rows)}
+    absent = {cell: row for row, cell, there in zip(rows, cells, inside) if not there}
+    files = {c: partners.of_row(c, near, row.split, plain(row.label), taken) for c, row in absent.items()}
+    times = collections.Counter(files.values())
+    for number, cell in enumerate(cells):
+        if (file := files.get(cell)) and times[file] == 1:
+            report.change("a file name found in another spelling", f"{cell} as {file}")
+            rows[number] = dataclasses.replace(rows[number], path=base / file)
 
 
 def _by_folder(rows: list[Example], base: Path) -> list[Example]:

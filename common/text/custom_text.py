@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from common.data.report import Report
 from common.errors import UserError, counted
 from common.text import parallel, subwords
 from common.text.conversion import Text
+from common.untrusted import parsed
 
 MOST_HELD = 3000  # Maximum number of held-out pairs; WMT's newstest2014 has 3,003.
 # (Text size limit in bytes, number of merges or subwords), following the presets cpu-multi30k (29,000 pairs).
@@ -33,36 +35,27 @@ TOO_LONG = "longer than {} characters"
 _HEAD = 20  # Lines that show a file's format.
 # Formats that are not read, by their first tag or lines.
 _FORMATS = (
-    (r"<(srcset|refset|tstset|dataset|doc|mteval)\b", "a file of WMT (SGM or XML)"),
-    (r"<(seg|url|talkid|reviewer)\b", "a file of WMT or IWSLT with tags"),
-    (r"<tmx\b", "a translation memory (TMX)"),
-    (r"<xliff\b", "XLIFF"),
-    (r"<html\b", "a web page"),
-    (r"<(text|ts)\b", "XML"),
-    (r"[\[{]\s*(\{?\s*\"|$)", "JSON"),
-    (r"(#.*\n)*msgid ", "gettext (PO)"),
-    (r"(WEBVTT|\d+\s*\n\d+:\d\d.*-->)", "subtitles"),
+    (r"<(srcset|refset|tstset|dataset|doc|mteval)\b[^>]*>\s*(<|$)", "a file of WMT (SGM or XML)"),
+    (r"<(seg|url|talkid|reviewer)\b[^>]*>.*</\1>", "a file of WMT or IWSLT with tags"),
+    (r"<(tmx|xliff|html|text|ts)\b[^>]*>\s*(<|$)", "XML or HTML, such as TMX or XLIFF"),
+    (r"[\[{]\s*\n\s*[\[{\"]", "JSON"),
+    (r"(#.*\n)*msgid \"", "gettext (PO)"),
+    (r"(WEBVTT\b.*\n(.*\n)*?.*-->|\d+\s*\n\d+:\d\d.*-->)", "subtitles"),
     (r"[^\n\t]* \|\|\| ", "text with ||| between the sides"),
 )
-# Names of columns, besides codes of two letters.
+# Names of columns, besides codes of languages: those of WMT's and Europarl's text, by ISO 639-1.
 _COLUMNS = {
-    "source",
-    "target",
-    "src",
-    "tgt",
-    "trg",
-    "input",
-    "output",
-    "sentence",
-    "translation",
-    "english",
-    "german",
+    *("source", "target", "src", "tgt", "trg", "input", "output"),
+    *("sentence", "translation", "english", "german", "id", "score"),
 }
+_LANGUAGES = re.compile(
+    "ar|bg|bn|cs|da|de|el|en|es|et|fa|fi|fr|ga|gu|he|hi|hr|hu|is|it|ja|kk|ko|lt|lv|mt|nl|no|pl|ps|pt|ro|ru|sk|sl|sr|"
+    "sv|ta|th|tr|uk|vi|zh"
+)
 _EXAMPLES = 5  # Maximum number of lines in the description about pairs left out for one reason.
 _NUMBER = re.compile(r"-?\d+([.,]\d+)?(e-?\d+)?")
-_LINE_ENDS = re.compile(
-    "[\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]"
-)  # As str.splitlines; a line feed ends a line.
+# As str.splitlines; a line feed ends a line.
+_LINE_ENDS = re.compile("[\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,26 +167,33 @@ def _markup(path: Path) -> str:
     head = itertools.islice(text_files.lines(path), _HEAD) if str(path) != "-" else ()
     text = "\n".join(line.text or "" for line in head)
     text = re.sub(r"^(\s|\ufeff|<\?xml.*?\?>|<!.*?>)*", "", text, flags=re.S)
+    with contextlib.suppress(ValueError):
+        if all(isinstance(parsed(line), dict | list) for line in text.split("\n") if line.strip()) and text:
+            return "JSON"
     return next((kind for start, kind in _FORMATS if re.match(start, text, re.I | re.M)), "")
 
 
 def _tabbed(path: Path, report: Report) -> Iterator[list[text_files.Line]]:
-    """Yields the two sides of each line; one if it has no tab. Columns of numbers, such as ids, are no sentences."""
+    """Yields the two sides of each line; one if it has no tab. Columns of numbers below the first are no sentences."""
     lines = text_files.lines(path)
     head = list(itertools.islice(lines, _HEAD))
-    rows = [line.text.split("\t") for line in head if line.text]
-    width = min((len(row) for row in rows if len(row) > 1), default=2)
-    texts = [
-        n for n in range(width) if not all(_NUMBER.fullmatch(row[n].strip()) for row in rows if len(row) > n)
-    ]
+    filled = [line for line in head if line.text and line.text.strip()]
+    rows = [line.text.split("\t") for line in filled]
+    widths = Counter(len(row) for row in rows if len(row) > 1)
+    width = max(widths, key=lambda width: (widths[width], -width), default=2)
+    columns = [[row[n].strip() for row in rows[1:] or rows if len(row) > n] for n in range(width)]
+    texts = [n for n, cells in enumerate(columns) if not all(map(_NUMBER.fullmatch, cells))]
     first, second = (texts if len(texts) > 1 else range(2))[:2]
     if width > 2:
         report.skip(
             f"columns of a line besides {first + 1} and {second + 1}, which are read", str(path), width - 2
         )
-    names = rows and [cell.strip().lower() for cell in rows[0]]
-    if names and len(names) > 1 and all(name in _COLUMNS or re.fullmatch("[a-z]{2}", name) for name in names):
-        report.skip("a line of column names", f"{path}: line {head.pop(0).number}")
+    names = {cell.strip().lower() for cell in rows[0]} if rows else set()
+    # Codes of languages above single words may be words themselves, such as it and es.
+    sure = names & _COLUMNS or any(" " in line.text for line in filled[1:])
+    if sure and 1 < len(names) == len(rows[0]) and all(map(_LANGUAGES.fullmatch, names - _COLUMNS)):
+        head.remove(filled[0])
+        report.skip("a line of column names", f"{path}: line {filled[0].number}")
     for line in itertools.chain(head, lines):
         sides = [None] if line.text is None else line.text.split("\t")
         sides = [sides[n] for n in (first, second) if n < len(sides)] if len(sides) > 1 else sides

@@ -90,11 +90,16 @@ def test_a_large_loss_is_suspicious_and_a_member_twice_is_said(tmp_path, capsys)
         ('msgid "a"\nmsgstr "b"', "gettext"),
         ("1\n00:00:01,000 --> 00:00:02,000\na", "subtitles"),
         ("a ||| b", "|||"),
+        ('[\n {"en": "a"}\n]', "JSON"),
+        *((sound, "") for sound in ('["Hello"]\tHallo', "<url> is a site", "<doc> is a tag", "[1]\nhello")),
     ],
 )
 def test_sentences_with_markup_are_refused_by_name(tmp_path, capsys, content, program):
     path = tmp_path / "a.xml"
     path.write_text(content + "\n")
+    if not program:
+        assert len(list(custom_text._read([path, path], 100, Report()))) == len(content.splitlines())
+        return
     assert convert("transformer", path, path, tmp_path / "out") == 2
     assert program in capsys.readouterr().err
 
@@ -108,6 +113,23 @@ def test_columns_of_numbers_and_of_names_are_no_sentences(tmp_path, row):
     with custom_text.prepared([tmp_path / "a.tsv"], options := Options()) as pairs:
         assert pairs.sizes == (27, 3) and all(a[0] == "s" and b[0] == "m" for a, b in pairs.train.pairs())
     assert len(options.report.skipped) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sources", "skipped"),
+    [
+        ("id\tsource\ttarget\n1\tGood day\tTag\n2\tBye\tBis bald", ["Good day", "Bye"], 2),
+        ("score\tenglish\tgerman\n0.5\tGood day\tTag", ["Good day"], 2),
+        ("1\tGood day\tTag\n2\tBye\n3\tYes\tJa", ["Good day", "Yes"], 1),
+        ("\nen\tde\nGood day\tTag", ["Good day"], 1),
+        ("he\ter\nshe likes\tsie mag", ["he", "she likes"], 0),
+        ("it\tes\nshe\tsie", ["it", "she"], 0),
+    ],
+)
+def test_sentences_are_told_from_ids_and_names(tmp_path, text, sources, skipped):
+    (tmp_path / "a.tsv").write_text(text)
+    pairs = list(custom_text._read([tmp_path / "a.tsv"], 100, report := Report()))
+    assert [source for source, _ in pairs] == sources and len(report.skipped) == skipped
 
 
 def test_a_sentence_to_evaluate_on_that_is_trained_on_is_suspicious(tmp_path):
@@ -130,13 +152,17 @@ def listed(folder, rows, name="list.csv"):
         ("is_valid", "False", "True"),
         ("is_train", "1", "0"),
         ("phase", "training", "test"),
+        ("reviewer", "training", "dev"),
     ],
 )
 def test_a_column_whose_cells_name_splits_is_the_split(tmp_path, column, train, held):
-    rows, _ = listed(
+    rows, report = listed(
         tmp_path, [f"path,label,{column}", *(f"{n}.png,a,{held if n > 3 else train}" for n in range(6))]
     )
     assert [split_names.part_of(row.split) for row in rows] == [0] * 4 + [1] * 2
+    assert ("a column of splits, by its cells" in report.changed) == (column != "set")
+    cells = [{"patient": train, f"my_{column}": "none"}, {"patient": held}]  # The first cell decides.
+    assert tables.Table(tmp_path, ("patient", f"my_{column}"), cells, [2, 3]).column("split") is None
     rows, report = listed(tmp_path, [f"path,label,{column}", *(f"{n}.png,a,{n % 3}" for n in range(6))])
     assert not any(row.split for row in rows)
     assert ("a column that may be a split, not taken" in report.suspicious) == (column in ("set", "phase"))
@@ -156,11 +182,32 @@ def test_a_list_finds_its_files_in_another_spelling_or_folder(tmp_path, cell):
         listed(tmp_path, ["path,label", f"{cell},a"])
 
 
+@pytest.mark.parametrize(
+    ("rows", "files"),
+    [
+        (["cats/1.png,cat", "dogs/1.png,dog"], ["dogs/1.png"]),
+        (["cats/1.png,cat"], ["dogs/1.png"]),
+        (["cats/1.png,cat"], ["1.png", "cats/2.png"]),
+        (["train/1.png,cat"], ["val/1.png"]),
+        (["1.png,cat", "2.png,dog"], ["dog/1.png", "2.png"]),
+        (["cats/1.png,cat", "dogs/1.png,dog"], ["1.png"]),
+    ],
+)
+def test_a_list_takes_no_file_of_another_row_split_or_class(tmp_path, rows, files):
+    for number, name in enumerate(files):
+        shaded(tmp_path / name, number)
+    examples, report = listed(tmp_path, ["path,label", *rows])
+    assert [f"{one.path.relative_to(tmp_path)},{one.label}" for one in examples] == rows
+    assert not report.changed
+
+
 def test_several_classes_of_a_file_are_said(tmp_path):
     _, report = listed(tmp_path, ["path;label", "0.png;a|b", "1.png;a", "2.png;b"])
     assert report.suspicious["a label of several classes, taken as a class of its own"].count == 1
     with pytest.raises(UserError, match="line 1: label holds several values"):
         listed(tmp_path, ['{"path": "0.png", "label": ["a", "b"]}'], "list.jsonl")
+    rows, _ = listed(tmp_path, ['{"path": "0.png", "label": "a", "category": ["x"]}'], "list.jsonl")
+    assert [row.label for row in rows] == ["a"]
 
 
 @pytest.mark.parametrize("names", [("seg_train", "seg_test"), ("training_set", "test_set"), ("Train", "dev")])
