@@ -113,7 +113,7 @@ def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[l
     """Returns the sound pictures to train and to evaluate on; adds what is known of each to `looked`, {path: ...}."""
     report = options.report
     if source.is_dir() and not _table(source):
-        first, second = given_splits.given_split(source)
+        first, second = given_splits.given_split(source, report=report)
         shards = web_dataset.split(web_dataset.shards(first)) if second is None else ([], [])
         if all(shards):
             return tuple(_sound(web_dataset.items(part, report), report, looked) for part in shards)

@@ -134,7 +134,7 @@ def _names(source: Path, classes: Sequence[str], given: Path | None, report: Rep
 
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
     if source.is_dir():
-        first, second = given_splits.given_split(source)
+        first, second = given_splits.given_split(source, report=options.report)
         train = converter.items(first, report=options.report)
         if second:
             given_splits.report_unused(source, (first, second), options.report)

@@ -1,6 +1,5 @@
 """Reads a user's own train/validation split from lists or folders, and describes the held-out part. TensorFlow-free."""
 
-import collections
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -15,29 +14,33 @@ from common.errors import UserError
 T = TypeVar("T")
 
 
-def given_split(folder: Path, pair: bool = True) -> tuple[Path, Path | None]:
+def given_split(folder: Path, pair: bool = True, report: Report | None = None) -> tuple[Path, Path | None]:
     """Returns the folders of training and evaluation examples; (folder, None) if there is no such pair.
+
+    seg_train/ and seg_test/ are a pair too; train_tube/ and test_tube/ may be classes, and of two pairs none is taken.
+    `report` receives what may be a split, but is not taken.
 
     Raises:
       UserError: no such folder, or with `pair` it has a training folder but no evaluation folder.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the folder with your files")
-    inside: dict[str, Path] = {}
     listed = sorted(folder_conversion.folders(folder), key=lambda path: len(path.name))
-    words = [(path, split_names.word_of(path.name)) for path in listed]
-    parts = collections.defaultdict(set)  # By the rest of a name: seg_train and seg_test are a split's too.
-    for path, word in words:
-        parts[path.name.lower().replace(word, "")].add(split_names.part_of(word))
-    for path, word in words:
-        both = {0, 1} <= parts[path.name.lower().replace(word, "")]
-        inside.setdefault(word if both else split_names.of_folder(path.name), path)
-    train = next((inside[name] for name in split_names.TRAIN if name in inside), None)
-    held = next((inside[name] for name in split_names.EVAL if name in inside), None)
-    if train and held:
-        return train, held
-    if train and pair and "" not in inside:
-        raise UserError(f"{folder}: holds {train.name}/ but no val/; add it, or name {train} to split that")
+    words = {path: split_names.of_folder(path.name) for path in listed}
+    train, held = split_names.pair(words)
+    if train:
+        return train[0], held[0]
+    pairs = list(split_names.pairs({path: path.name for path in listed}).items())
+    if len(pairs) == 1 and all(path.name.lower().startswith(pairs[0][0]) for path in sum(pairs[0][1], [])):
+        return pairs[0][1][0][0], pairs[0][1][1][0]
+    if pairs and report:
+        report.suspect("folders that may be a split, not taken as one", f"{pairs[0][1][0][0]}/", len(pairs))
+    alone = next((path for path, word in words.items() if split_names.part_of(word) == 0), None)
+    if alone and pair and all(words.values()):
+        missing = "test" if words[alone] == "trainval" else "val"
+        raise UserError(
+            f"{folder}: holds {alone.name}/ but no {missing}/; add it, or name {alone} to split that"
+        )
     return folder, None
 
 

@@ -1,12 +1,15 @@
 """Knows the names of splits: which folder, list, file or word means training, and which evaluation. TensorFlow-free."""
 
+import collections
 import re
-from pathlib import PurePath
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 
 TESTS = ("test", "testing")
 # Usual names of a split that the user made.
-TRAIN = ("train", "training", "trainval")
-EVAL = ("val", "valid", "validate", "validation", "eval", "evaluation", "dev", *TESTS)
+_TRAIN, _BOTH = ("train", "training"), ("trainval",)
+_HELD = ("val", "valid", "validate", "validation", "eval", "evaluation", "dev")
+TRAIN, EVAL = (*_TRAIN, *_BOTH), (*_HELD, *TESTS)
 # Words beside a split's in a folder's name, as in obj_train_data and images_val2017. "labels" hold no pictures.
 _BESIDE = {
     *("images", "image", "img", "imgs", "pictures", "photos", "videos", "clips", "frames"),
@@ -39,6 +42,26 @@ def names_no_class(path: str) -> bool:
 def of_path(path: str) -> str:
     """Returns the word of the innermost folder that is a split's, such as "val" of images/val/0.jpg; else ""."""
     return next(filter(None, (of_folder(name) for name in PurePath(path).parts[-2::-1])), "")
+
+
+def pair(words: Mapping[Path, str]) -> tuple[list[Path], list[Path]]:
+    """Returns the paths to train and to evaluate on, by {path: its split's word}; ([], []) unless there are both.
+
+    trainval has the pictures of train and val, so it goes with a test split alone.
+    """
+    for parts in ((_TRAIN, _HELD), (_BOTH, TESTS), (_TRAIN, TESTS)):
+        paths = tuple([path for one in names for path in words if words[path] == one] for names in parts)
+        if all(paths):
+            return paths
+    return [], []
+
+
+def pairs(names: Mapping[Path, str]) -> dict[str, tuple[list[Path], list[Path]]]:
+    """Returns {rest of the name: `pair`} of the paths whose names, {path: name}, differ in the split's word alone."""
+    groups = collections.defaultdict(dict)
+    for path, name in names.items():
+        groups[name.lower().replace(word_of(name), "")][path] = word_of(name)
+    return {rest: pair(words) for rest, words in groups.items() if all(pair(words))}
 
 
 def distance(word: str, path: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from common.data import folder_conversion, pictures
 from common.data.report import Report
-from common.detection.shapes import BadShapeError, numbers
+from common.detection.shapes import BadShapeError, key_of, numbers
 from common.errors import UserError
 
 _CORNERS = 32  # Corners of the polygon that stands for a circle or an ellipse.
@@ -42,19 +42,22 @@ class Source:
     ) -> tuple[Source, Source]:
         """Returns the sources of the training and the evaluation pictures, by the names that lists give to each.
 
-        `outside` is what the report says of a picture in neither, "" for nothing.
+        Entries without a name are in the first, whose reader reports them. `outside` is what the report says of a
+        picture in neither, "" for nothing.
         """
         images = self.content["images"]
-        names = [str(image.get("file_name")) if isinstance(image, dict) else "" for image in images]
-        for name in names if outside else ():
+        names = [str(image.get("file_name") or "") if isinstance(image, dict) else "" for image in images]
+        for name in filter(None, names) if outside else ():
             if not any(name in part for part in parts):
                 report.skip(outside, name)
         sources = []
-        for part in parts:
-            inside = [image for image, name in zip(images, names) if name in part]
-            others = {str(image.get("id")) for image, name in zip(images, names) if name and name not in part}
+        for number, part in enumerate(parts):
+            chosen = [name in part if name else number == 0 for name in names]
+            inside = [image for image, is_in in zip(images, chosen) if is_in]
+            out = [image for image, is_in in zip(images, chosen) if not is_in and isinstance(image, dict)]
+            others = {key_of(image.get("id")) for image in out} - {None}
             items = self.content["annotations"]
-            items = [i for i in items if not isinstance(i, dict) or str(i.get("image_id")) not in others]
+            items = [i for i in items if not isinstance(i, dict) or key_of(i.get("image_id")) not in others]
             content = {**self.content, "images": inside, "annotations": items}
             sources.append(dataclasses.replace(self, content=content, aside=list(filter(None, names))))
         return tuple(sources)
@@ -113,7 +116,9 @@ def report_unnamed(folder: Path, names: Collection[str], report: Report) -> None
 
 def is_known(content: Any) -> bool:
     """Whether a JSON file's content is annotations of COCO, VIA or CreateML."""
-    coco = isinstance(content, dict) and ("images" in content or "annotations" in content)
+    coco = isinstance(content, dict) and (
+        isinstance(content.get("images"), list) or {"annotations", "categories"} <= content.keys()
+    )
     return coco or is_via(content) or is_createml(content)
 
 

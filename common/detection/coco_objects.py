@@ -1,7 +1,6 @@
 """Normalizes the objects of a user's annotations: checks each box and mask before any C library reads it."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from common.data.folder_conversion import Looked
 from common.data.report import Report
 from common.detection import shapes
 from common.detection.annotation_formats import Source
-from common.detection.shapes import BadShapeError
+from common.detection.shapes import BadShapeError, key_of
 
 # Texts and numbers that programs write for yes and no; a missing number in a table becomes NaN.
 _YES, _NO = ("1", "1.0", "true", "yes"), ("", "0", "0.0", "false", "no", "none", "null", "nan")
@@ -37,15 +36,6 @@ class Place:
 
 # What is (suspicious, noted) of an object, until it is known that the object is taken.
 Notes = list[tuple[bool, str]]
-
-
-def key_of(value: Any) -> str | None:
-    """Returns an id as text, the same for 7, 7.0 and "7"; None if it is not an id."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    if isinstance(value, float):
-        return str(int(value)) if math.isfinite(value) and value == int(value) else None
-    return str(value).strip() or None
 
 
 def of_source(

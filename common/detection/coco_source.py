@@ -1,6 +1,7 @@
 """Finds the annotations of a user's pictures and reads them as COCO's JSON, whatever program wrote them."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from common.errors import UserError
 from common.untrusted import parsed
 
 _HELP = "expected COCO's JSON (or VIA's, LabelMe's, CreateML's) beside the pictures, Pascal VOC's XML, or YOLO's labels"
+
+# Files of other tasks that COCO has beside its instances.
+_OTHER_TASKS = re.compile("caption|keypoint|panoptic|stuff|image_info")
 
 
 def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
@@ -44,7 +48,7 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
 
 def _found(folder: Path, report: Report) -> tuple[Source, Source | None]:
     """Returns the sources that the folder's annotation files and folders show, without what else may divide them."""
-    first, second = given_splits.given_split(folder, pair=False)
+    first, second = given_splits.given_split(folder, pair=False, report=report)
     if second:
         given_splits.report_unused(folder, (first, second), report, split_names.EVAL)
         pairs = [(part, _annotations(part, report)) for part in (first, second)]
@@ -71,12 +75,17 @@ def _found(folder: Path, report: Report) -> tuple[Source, Source | None]:
 def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
     """Returns {JSON file: its content} of those with annotations, in the folder and annotations/, or else at any depth.
 
-    Of files beside COCO's instances, only these count. Raises UserError if the only JSON file is none, or the files are
-    another program's.
+    Those at a depth count only without XML of Pascal VOC and labels of YOLO; COCO's captions and the like only without
+    its instances. Raises UserError if the only JSON file is none, or the files are another program's.
     """
-    inside = [path for path in folder_conversion.files(folder) if path.suffix.lower() == ".json"]
-    near = [path for path in inside if path.parent in (folder, folder / "annotations")] or inside
-    paths = [path for path in near if "instances" in path.stem.lower()] or near
+    files = folder_conversion.files(folder)
+    inside = [path for path in files if path.suffix.lower() == ".json"]
+    near = [path for path in inside if path.parent in (folder, folder / "annotations")]
+    if inside and not near:
+        xml = any(voc.is_voc(path) for path in files if path.suffix.lower() == ".xml")
+        near = [] if xml or yolo.has_labels(folder) else inside
+    instances = any("instances" in path.stem.lower() for path in near)
+    paths = [path for path in near if not (instances and _OTHER_TASKS.search(path.stem.lower()))]
     contents: dict[Path, Any] = {}
     for path in paths:
         try:
@@ -102,15 +111,13 @@ def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
 def _pair(known: Mapping[Path, Any], folder: Path, report: Report) -> tuple[Path, Path] | None:
     """Returns a training and an evaluation split's files by the words of their names; None if they are not a pair."""
     words = {path: split_names.word_of(os.path.relpath(path.with_suffix(""), folder)) for path in known}
-    train = [path for path, word in words.items() if split_names.part_of(word) == 0]
-    held = [path for path, word in words.items() if split_names.part_of(word) == 1]
-    chosen = [path for path in held if words[path] not in split_names.TESTS] or held
-    if len(train) != 1 or len(chosen) != 1 or any(map(labelme.is_labelme, known.values())):
+    train, held = split_names.pair(words)
+    if len(train) != 1 or len(held) != 1 or any(map(labelme.is_labelme, known.values())):
         return None
     for path in known:
-        if path not in (train[0], chosen[0]):
-            report.skip(f"beside {train[0].name} and {chosen[0].name}, which are read", str(path))
-    return train[0], chosen[0]
+        if path not in (train[0], held[0]):
+            report.skip(f"beside {train[0].name} and {held[0].name}, which are read", str(path))
+    return train[0], held[0]
 
 
 def _json(folder: Path, known: Mapping[Path, Any], report: Report) -> Source:

@@ -12,8 +12,8 @@ from common.data.folder_conversion import Looked
 from common.data.report import Report
 from common.detection import annotation_formats, shapes
 from common.detection.annotation_formats import Source
-from common.detection.coco_objects import Place, key_of, of_source
-from common.detection.shapes import BadShapeError
+from common.detection.coco_objects import Place, of_source
+from common.detection.shapes import BadShapeError, key_of
 from common.errors import UserError
 from common.untrusted import stays_inside
 

@@ -45,6 +45,11 @@ def read(folder: Path, paths: Sequence[Path], report: Report) -> Source:
     builder, partners = Builder(), Partners(folder)
     for path in paths:
         content = _content(path)
+        if content is not None and not (
+            isinstance(content, dict) and {"imagePath", "shapes"} & content.keys()
+        ):
+            report.skip("a JSON file beside the annotations that are read", str(path))
+            continue
         if not is_labelme(content):
             line = f"{path}: {NO_ANNOTATION}: it is no JSON file with shapes and imagePath"
             report.leave_out(NO_ANNOTATION, str(path), line)

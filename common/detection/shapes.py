@@ -23,6 +23,15 @@ class BadShapeError(Exception):
     """Raised for an annotation that cannot be used; the message gives the reason."""
 
 
+def key_of(value: Any) -> str | None:
+    """Returns an id as text, the same for 7, 7.0 and "7"; None if it is not an id."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, float):
+        return str(int(value)) if math.isfinite(value) and value == int(value) else None
+    return str(value).strip() or None
+
+
 def numbers(values: Any, count: int | None = None) -> list[float]:
     """Returns finite numbers below _MOST; texts of numbers count.
 

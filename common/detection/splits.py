@@ -58,12 +58,15 @@ def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set
         partners = Partners(folder)
         splits = tuple(_pictures(entries, folder, partners, report) for entries in (train, held))
         said = f"{train[0][0]}: {train[0][1]} and {held[0][1]}"
-        if splits[0] == splits[1]:
-            report.suspect("a split that names the same pictures for both parts, not taken", said)
-        elif not all(splits):
+        if not all(splits):
             report.suspect("a split whose pictures are not there, not taken", said)
+        elif splits[0] <= splits[1]:
+            report.suspect("a split that names the same pictures for both parts, not taken", said)
         else:
-            return splits
+            both = splits[0] & splits[1]
+            if both:
+                report.suspect("a picture in both parts of the split, not trained on", min(both), len(both))
+            return splits[0] - both, splits[1]
     return None
 
 
@@ -98,27 +101,30 @@ def _of_darknet(folder: Path) -> dict[int, Entries]:
 
 
 def _of_files(folder: Path, report: Report) -> dict[int, Entries]:
-    """Returns the lists train.txt and val.txt (valid.txt, autosplit_val.txt, ...), also in splits/ or ImageSets/."""
+    """Returns the lists train.txt and val.txt (test.txt, autosplit_val.txt, ...) of every ImageSets; else of a folder.
+
+    These are the user's folder, splits/ and data/. The names of a pair of lists differ in the split's word alone.
+    """
     given: dict[int, Entries] = {}
-    taken: set[Path] = set()
-    for glob in ("*", "*split*/*", "data/*", "**/ImageSets/Main/*", "**/ImageSets/*/*", "**/ImageSets/*"):
-        for place in sorted({path.parent for path in folder.glob(f"{glob}.txt")}):
+    seen: set[Path] = set()
+    for glob in ("**/ImageSets/Main/*", "**/ImageSets/*/*", "**/ImageSets/*", "*", "*split*/*", "data/*"):
+        for place in sorted({path.parent for path in folder.glob(f"{glob}.txt")} - seen):
             root = next((path for path in (place, place.parent) if path.name == "ImageSets"), folder)
-            if root in taken:
+            if given if root == folder else root in seen:
                 continue
-            words = {path: split_names.of_folder(path.stem) for path in place.glob("*.txt")}
-            lists: dict[int | None, Path] = {}
-            for path in sorted(words, key=lambda path: (words[path] in split_names.TESTS, len(path.name))):
-                if not pictures_beside(path):
-                    lists.setdefault(split_names.part_of(words[path]), path)
-            if {0, 1} <= lists.keys():
-                taken.add(root)
-                for part in (0, 1):
-                    given.setdefault(part, []).append((lists[part], lists[part].name))
-            elif 1 in lists or lists and root != folder:
-                report.suspect(
-                    "one part of a split without the other, not taken", str(next(iter(lists.values())))
-                )
+            seen.add(place)
+            names = {path: path.stem for path in sorted(place.glob("*.txt")) if not pictures_beside(path)}
+            lists = {path: name for path, name in names.items() if split_names.of_folder(name)}
+            held = any(split_names.part_of(split_names.word_of(name)) for name in lists.values())
+            pairs = split_names.pairs(lists)
+            if "" in pairs or len(pairs) == 1:
+                seen.add(root)
+                for part, paths in enumerate(pairs.get("") or next(iter(pairs.values()))):
+                    given.setdefault(part, []).append((paths[0], paths[0].name))
+            elif pairs:
+                report.suspect("lists of several splits, not taken", str(place), len(pairs))
+            elif held or lists and root != folder:
+                report.suspect("one part of a split without the other, not taken", str(next(iter(lists))))
     return given
 
 

@@ -1,5 +1,6 @@
 """Reads Pascal VOC's annotations, an XML file for each picture, as COCO's JSON."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -39,9 +40,11 @@ def read(folder: Path, report: Report) -> Source:
             continue
         name = root.findtext("filename") or ""
         size = [root.findtext(f"size/{side}") for side in ("width", "height")]
+        named = None
         try:
             own = partners.of_stem(path.stem, near=path)
-            named = partners.find(name, path) if name and (not own or Path(own).name != name) else None
+            with contextlib.suppress(*([UserError] if own else [])):
+                named = partners.find(name, path) if name and (not own or Path(own).name != name) else None
             picture = partners.of_two(own, named, size, path, report)
         except UserError as error:
             report.leave_out("its picture is one of two", str(path), str(error))

@@ -34,7 +34,7 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
     settings = _settings(folder)
     first, second = given_splits.given_split(folder, pair=False)
     if second is None and (folder / "images").is_dir():  # images/train and labels/train.
-        first, second = given_splits.given_split(folder / "images", pair=False)
+        first, second = given_splits.given_split(folder / "images", pair=False, report=report)
     labels = Labels(folder)
     paths = [p for p in folder_conversion.files(folder) if p.suffix.lower() in pictures.SUFFIXES]
     if not any(map(labels.of, paths)):
@@ -56,6 +56,13 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
         return reader.read(folder).divided(lists, report, "in no list of the split")
     sources = [reader.read(part) for part in ([first, second] if second else [folder])]
     return sources[0], sources[1] if second else None
+
+
+def has_labels(folder: Path) -> bool:
+    """Whether a picture has a file of labels."""
+    labels = Labels(folder)
+    paths = (p for p in folder_conversion.files(folder) if p.suffix.lower() in pictures.SUFFIXES)
+    return any(map(labels.of, paths))
 
 
 class Labels:
@@ -131,7 +138,11 @@ def _settings(folder: Path) -> dict[str, Any]:
         try:
             # All values are texts: YAML would make True of a class "yes".
             content = yaml.load("\n".join(text_files.read(path)), Loader=yaml.BaseLoader)
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
+        except (yaml.YAMLError, RecursionError, ValueError, UserError) as error:
+            if path.name not in _SETTINGS:
+                continue  # Another program's, such as a deployment of several documents.
+            if isinstance(error, UserError):
+                raise
             raise UserError(f"{path}: no YAML ({' '.join(str(error).split())[:80]}); correct it") from error
         if isinstance(content, dict) and (path.name in _SETTINGS or "names" in content):
             return {**content, "path of this file": str(path)}

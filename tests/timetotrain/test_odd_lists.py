@@ -206,11 +206,20 @@ def test_several_classes_of_a_file_are_said(tmp_path):
     assert listed(tmp_path, [line], "list.jsonl")[0][0].label == "a"
 
 
-@pytest.mark.parametrize("names", [("seg_train", "seg_test"), ("training_set", "test_set"), ("Train", "dev")])
-def test_folders_that_differ_in_a_splits_word_are_the_split(tmp_path, names):
+@pytest.mark.parametrize(
+    "names, taken",
+    [
+        *[(("seg_train", "seg_test"), 2), (("training_set", "test_set"), 2), (("Train", "dev"), 2)],
+        *[(("trainval", "test", "val"), 2), (("train_tube", "test_tube"), 0)],
+        (("roadA_train", "roadA_val", "bridge_train", "bridge_val"), 0),
+    ],
+)
+def test_folders_that_differ_in_a_splits_word_are_the_split_or_said(tmp_path, names, taken):
     for name in (*names, "train_station"):
         (tmp_path / name).mkdir()
-    assert given_splits.given_split(tmp_path) == tuple(tmp_path / name for name in names)
+    expected = (*(tmp_path / name for name in names[:taken]),) if taken else (tmp_path, None)
+    assert given_splits.given_split(tmp_path, report=(report := Report())) == expected
+    assert bool(report.suspicious) == (taken == 0)
 
 
 def test_lists_and_packed_files_beside_folders_of_classes_are_suspicious(tmp_path):

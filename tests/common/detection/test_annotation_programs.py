@@ -1,6 +1,7 @@
 """Tests how annotations of other programs are read: VIA, LabelMe, YOLO and Pascal VOC."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -284,3 +285,73 @@ def test_yolos_labels_and_pictures_without_their_partner_are_said(tmp_path):
     assert report.suspicious["two pictures with one file of labels"].count == 1
     assert report.skipped["a file of labels without a picture"].example.endswith("p9.txt")
     assert report.changed["a picture without a file of labels, taken as one without objects"].count == 1
+
+
+@pytest.mark.parametrize(
+    "program, files, train, held, said",
+    [
+        ("voc", "M/trainval:0123 M/val:23 M/test:45", "0123", "45", ""),
+        ("voc", "train:01 val:23 M/train:23 M/val:01", "23", "01", ""),
+        ("voc", "V/A/M/train:0 V/A/M/val:1 V/B/M/trainval:23 V/B/M/test:4", "023", "14", ""),
+        ("voc", "M/default:012345", "012345", "", ""),
+        ("voc", "M/test:0 M/cat_test:0", "012345", "", "one part.*count=1.*/test.txt"),
+        ("yolo", "train:0123 2007_train:01 2007_val:23", "01", "23", ""),
+        ("yolo", "train:01 07_train:0 07_val:1 12_train:0 12_val:1", "012345", "", "several.*count=2"),
+        ("yolo", "train:0123 val:23", "01", "23", "both parts.*not trained on.*count=2"),
+        ("yolo", "train: val:", "012345", "", "pictures are not there"),
+        ("yolo", 'raw/export.json:[{"data":{},"annotations":[]}]', "012345", "", ""),
+        ("yolo", "runs/log.json:{}\n{}", "012345", "", ""),
+        ("yolo", 'config.json:{"images":10} deploy/k8s.yaml:a:\n---\nb:', "012345", "", ""),
+        ("yolo", "old/sample.json:0", "012345", "", ""),
+        (
+            "coco",
+            "instances_train.json:01 instances_trainval.json:0123 instances_val.json:23",
+            "01",
+            "23",
+            "",
+        ),
+        ("coco", "annotations/train.json:01 annotations/val_instances.json:23", "01", "23", ""),
+    ],
+)
+def test_lists_and_stray_files_as_their_authors_mean_them(tmp_path, program, files, train, held, said):
+    if program == "yolo":
+        (yolo(tmp_path, "a\nb\n", 6) / "data.yaml").rename(tmp_path / "classes.txt")
+    photos(tmp_path, 6)
+    for number in range(6) if program == "voc" else ():
+        voc(tmp_path, f"p{number}")
+    for name, _, text in (file.partition(":") for file in files.split(" ")):
+        path = tmp_path / (name if "." in name else f"{name.replace('M/', 'ImageSets/Main/')}.txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".txt":
+            text = "".join(f"p{number}\n" for number in text)
+        elif text.isdigit():
+            images = [image for image in content(6)["images"] if str(image["id"]) in text]
+            text = json.dumps(content() | {"images": images, "annotations": []})
+        path.write_text(text)
+    sources = coco_source.find(tmp_path, settings := Options())
+    parts = ["".join(i["file_name"][-5] for i in part.content["images"]) if part else "" for part in sources]
+    assert parts == [train, held]
+    assert re.search(said, str(settings.report.suspicious)) and bool(said) == bool(settings.report.suspicious)
+
+
+def test_a_field_split_keeps_floats_as_ids_and_entries_without_a_name(tmp_path):
+    values = content(4)
+    for number, image in enumerate(values["images"]):
+        image["split"] = "val" if number > 1 else "train"
+        values["annotations"][number]["image_id"] = float(number)
+    values["images"] += [{"id": 9, "split": "train"}, 7]
+    (photos(tmp_path, 4) / "labels.json").write_text(json.dumps(values))
+    sources = coco_source.find(tmp_path, settings := Options())
+    assert [len(source.content["annotations"]) for source in sources] == [2, 2]
+    coco_tidy.tidy(sources, False, settings.report)
+    assert settings.report.left_out["an image without id or file_name"].count == 2
+
+
+def test_pascal_vocs_own_picture_counts_where_the_named_one_is_not_clear(tmp_path):
+    for number, name in enumerate("xy", 1):
+        (photos(tmp_path / name, 1, number) / "p0.jpg").rename(tmp_path / name / "frame.jpg")
+    voc(photos(tmp_path, 1), "p0")
+    path = tmp_path / "Annotations/p0.xml"
+    path.write_text(path.read_text().replace("<annotation>", "<annotation><filename>frame.jpg</filename>"))
+    images, objects, _, report = tidied(tmp_path)
+    assert [one["file_name"] for one in images] == ["p0.jpg"] and len(objects) == 1 and not report.lines

@@ -125,10 +125,12 @@ def test_labelmes_renamed_file_has_the_picture_of_its_own_name(tmp_path):
     for name in ("a", "b"):
         picture(tmp_path / f"{name}.jpg", 3)
         labelme(tmp_path / f"{name}.json", "old.jpg", [box()])
-    (tmp_path / "aa_config.json").write_text("{}")
+    (tmp_path / "meta").mkdir()
+    for name in ("aa_config.json", "meta/info.json"):
+        (tmp_path / name).write_text('{"x": 1}')
     train, _, report = found(tmp_path)
     assert train == ["a.jpg", "b.jpg"]
-    assert len(report.lines) == 1 and "aa_config.json" in report.lines[0]
+    assert not report.lines and report.skipped["a JSON file beside the annotations that are read"].count == 2
 
 
 def test_yolos_labels_have_other_spellings_of_their_pictures_names(tmp_path):
