@@ -61,7 +61,8 @@ def pairs(names: Mapping[Path, str]) -> dict[str, tuple[list[Path], list[Path]]]
     groups = collections.defaultdict(dict)
     for path, name in names.items():
         groups[name.lower().replace(word_of(name), "")][path] = word_of(name)
-    return {rest: pair(words) for rest, words in groups.items() if all(pair(words))}
+    both = {rest: pair(words) for rest, words in groups.items()}
+    return {rest: parts for rest, parts in both.items() if all(parts)}
 
 
 def distance(word: str, path: str) -> int:

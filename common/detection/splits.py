@@ -51,7 +51,8 @@ def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set
       settings: the content of data.yaml, {} without one.
       report: receives what of the settings cannot be honoured.
     """
-    for given in (_of_yaml(settings), _of_darknet(folder), _of_files(folder, report)):
+    for read in (lambda: _of_yaml(settings), lambda: _of_darknet(folder), lambda: _of_files(folder, report)):
+        given = read()
         train, held = given.get(0), given.get(1)
         if not train or not held:
             continue
