@@ -299,6 +299,7 @@ def test_yolos_labels_and_pictures_without_their_partner_are_said(tmp_path):
         ("yolo", "train:01 07_train:0 07_val:1 12_train:0 12_val:1", "012345", "", "several.*count=2"),
         ("yolo", "train:0123 val:23", "01", "23", "both parts.*not trained on.*count=2"),
         ("yolo", "train: val:", "012345", "", "pictures are not there"),
+        ("yolo", "obj.data:train=a.txt\nvalid=b.txt a:01 b:23 test:4", "01", "23", ""),
         ("yolo", 'raw/export.json:[{"data":{},"annotations":[]}]', "012345", "", ""),
         ("yolo", "runs/log.json:{}\n{}", "012345", "", ""),
         ("yolo", 'config.json:{"images":10} deploy/k8s.yaml:a:\n---\nb:', "012345", "", ""),
