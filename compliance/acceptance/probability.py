@@ -177,14 +177,20 @@ def _noise(degrees: float, draws: int) -> list[tuple[float, float, float, list[f
     They are the root of a gamma variate (for sigma), a normal and a uniform variate (for mu), and normal and uniform
     ones for as many runs as any benchmark needs.
     """
-    of_sigma, others = Random(1), Random(0)
+    random = Random(1)
+    return [(math.sqrt(random.gammavariate(degrees / 2, 1.0)), *row) for row in _common(draws)]
+
+
+@cache
+def _common(draws: int) -> list[tuple[float, float, list[float], list[float]]]:
+    """Returns what every number of degrees shares; most of the time goes into it."""
+    random = Random(0)
     return [
         (
-            math.sqrt(of_sigma.gammavariate(degrees / 2, 1.0)),
-            others.gauss(0, 1),
-            others.random(),
-            [others.gauss(0, 1) for _ in range(MOST_RUNS)],
-            [others.random() for _ in range(MOST_RUNS)],
+            random.gauss(0, 1),
+            random.random(),
+            [random.gauss(0, 1) for _ in range(MOST_RUNS)],
+            [random.random() for _ in range(MOST_RUNS)],
         )
         for _ in range(draws)
     ]
