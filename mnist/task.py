@@ -10,7 +10,7 @@ import tf_keras
 from common.distributed.replicas.base import Replicas, Shard
 from common.layers.precision import Precision
 from common.train import task
-from common.train.classification import seen_once
+from common.train.classification import confused, seen_once, top_k_sums
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from mnist import input as pipeline
 from mnist import model
@@ -54,15 +54,7 @@ class Task(task.Task):
         logits = self.logits(model, batch, training=False)
         weight = tf.cast(batch["weight"], logits.dtype)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(batch["label"], 0), logits)
-        # Padding has label -1, which an argmax never equals.
-        correct = tf.equal(tf.argmax(logits, -1, tf.int32), batch["label"])
-        return Outputs(
-            sums={
-                "correct": tf.reduce_sum(tf.cast(correct, tf.int32)),
-                "seen": tf.reduce_sum(tf.cast(batch["weight"], tf.int32)),
-                "loss": tf.reduce_sum(losses * weight),
-            }
-        )
+        return Outputs(sums={**top_k_sums(logits, batch), "loss": tf.reduce_sum(losses * weight)})
 
     def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
         scores = tf.nn.softmax(tf.cast(self.logits(model, batch, training=False), tf.float32))
@@ -72,7 +64,9 @@ class Task(task.Task):
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)
         accuracy = int(sums["correct"]) / seen
-        return Quality(accuracy, self.config.met(accuracy), {"loss": float(sums["loss"]) / seen})
+        wrong = confused(sums, self.labels())
+        details = {"loss": float(sums["loss"]) / seen}
+        return Quality(accuracy, self.config.met(accuracy), details, confused=wrong)
 
     def labels(self) -> Sequence[str]:
         return [str(digit) for digit in range(self.config.num_classes)]

@@ -10,7 +10,7 @@ from common.distributed.replicas.base import Replicas
 from common.layers.cross_entropy import spread_over_all
 from common.layers.precision import Precision
 from common.train import task
-from common.train.classification import seen_once, top_k_sums
+from common.train.classification import confused, seen_once, top_k_sums
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from resnet import alexnet, model
 from resnet import input as pipeline
@@ -48,7 +48,8 @@ class Task(task.Task):
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)
         top1 = int(sums["correct"]) / seen
-        return Quality(top1, self.config.met(top1), {"top5": int(sums["correct_top5"]) / seen})
+        details = {"top5": int(sums["correct_top5"]) / seen}
+        return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels()))
 
     def logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
         return model(pipeline.normalise(batch["image"], self._precision.compute), training=training)

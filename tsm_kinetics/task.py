@@ -10,7 +10,7 @@ import tf_keras
 from common.distributed.replicas.base import Replicas, Shard
 from common.layers.precision import Precision
 from common.train import task
-from common.train.classification import seen_once, top_k_sums
+from common.train.classification import confused, seen_once, top_k_sums
 from common.train.task import Batch, Outputs, Quality, WeightedSum
 from tsm_kinetics import input as pipeline
 from tsm_kinetics import model, pretrained
@@ -78,7 +78,8 @@ class Task(task.Task):
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples, "videos")
         top1 = int(sums["correct"]) / seen
-        return Quality(top1, self.config.met(top1), {"top5": int(sums["correct_top5"]) / seen})
+        details = {"top5": int(sums["correct_top5"]) / seen}
+        return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels()))
 
     def _normalised(self, clips: tf.Tensor) -> tf.Tensor:
         return pipeline.normalise(clips, self._precision.compute, self.config.data.modality)

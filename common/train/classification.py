@@ -1,28 +1,46 @@
-"""Counts correct classifications over padded evaluation batches, and checks that every example counts once."""
+"""Counts classifications over padded evaluation batches, and checks that every example counts once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from common.train.task import Batch
 
+MOST_CLASSES = 100  # A network of more classes counts no confusions: people would not read them.
+_SHOWN = 10
+
 
 def top_k_sums(scores: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
     """Returns {"correct", "correct_top5", "seen"}: numbers of examples as int32 scalars, without padding.
+
+    Up to MOST_CLASSES classes there is "confused", int32 [classes, classes]: the examples of a label, a row, by answer.
 
     Args:
       scores: [b, classes].
       batch: "label", int32 [b], -1 for padding; "weight" [b], 0 for padding.
     """
     # Padding has the label -1, which no argmax equals.
-    correct = tf.equal(tf.argmax(scores, -1, tf.int32), batch["label"])
-    top5 = tf.math.in_top_k(
-        tf.maximum(batch["label"], 0), tf.cast(scores, tf.float32), min(5, scores.shape[-1])
-    )
+    answers, classes = tf.argmax(scores, -1, tf.int32), scores.shape[-1]
+    correct = tf.equal(answers, batch["label"])
+    top5 = tf.math.in_top_k(tf.maximum(batch["label"], 0), tf.cast(scores, tf.float32), min(5, classes))
     real = batch["weight"] > 0
     sums = {"correct": correct, "correct_top5": top5 & real, "seen": real}
-    return {name: tf.reduce_sum(tf.cast(hit, tf.int32)) for name, hit in sums.items()}
+    counts = {name: tf.reduce_sum(tf.cast(hit, tf.int32)) for name, hit in sums.items()}
+    if classes <= MOST_CLASSES:  # Padding has no row. Zeros and ones are exact in any format.
+        hot = tf.one_hot(batch["label"], classes)
+        counts["confused"] = tf.cast(tf.matmul(hot, tf.one_hot(answers, classes), transpose_a=True), tf.int32)
+    return counts
+
+
+def confused(sums: Mapping[str, np.ndarray], names: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Returns the largest counts (class, answer, examples) of wrong answers, largest first; [] without "confused"."""
+    counts = np.array(sums.get("confused", np.zeros([0, 0])))
+    np.fill_diagonal(counts, 0)
+    called = [*names, *map(str, range(len(names), len(counts)))]
+    places = np.argsort(-counts, axis=None, kind="stable")[:_SHOWN]
+    rows = zip(*np.unravel_index(places, counts.shape)) if counts.size else ()
+    return [(called[i], called[j], int(counts[i, j])) for i, j in rows if counts[i, j]]
 
 
 def seen_once(sums: Mapping[str, np.ndarray], expected: int, what: str = "examples") -> int:

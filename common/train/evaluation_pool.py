@@ -120,7 +120,7 @@ class Evaluator:
             (block, *_), future = self._pending.pop(0)
             with quality_explained():
                 quality: Quality = future.result()
-            found = quality.value, quality.reached, quality.details, quality.by_class
+            found = quality.value, quality.reached, quality.details, quality.by_class, quality.confused
             yield events.Evaluated(block, now(), *found)
 
 

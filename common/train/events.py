@@ -76,6 +76,7 @@ class Evaluated:
     reached: bool
     details: Mapping[str, float]
     by_class: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    confused: Sequence[tuple[str, str, int]] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,13 +59,15 @@ class Outputs:
 class Quality:
     """An evaluation's result: `value` is logged as eval_accuracy, `reached` ends the run.
 
-    `by_class` is the quality of each class by its name, for people.
+    `by_class`, for people: the quality of each class by its name. `confused`: likewise, the most frequent wrong answers
+    (class, answer, count), most frequent first.
     """
 
     value: Any
     reached: bool
     details: Mapping[str, float] = dataclasses.field(default_factory=dict)
     by_class: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    confused: Sequence[tuple[str, str, int]] = ()
 
 
 class Task(abc.ABC):

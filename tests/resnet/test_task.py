@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from common.train import classification
 from resnet.presets import PRESETS
 from resnet.task import Task
 
@@ -48,4 +49,10 @@ def test_an_evaluation_counts_no_padding(monkeypatch: pytest.MonkeyPatch, logits
     labels[4] = -1
     weight = np.array([1, 1, 1, 1, 0], np.float32)
     sums = task(monkeypatch, logits, 0.1).evaluate(None, {"label": labels, "weight": weight}).sums
-    assert {name: int(value) for name, value in sums.items()}.items() >= {"correct": 3, "seen": 4}.items()
+    assert (int(sums["correct"]), int(sums["seen"])) == (3, 4)
+    counts = sums["confused"].numpy()
+    assert counts[labels[1], np.argmax(logits[1])] == 1 and np.trace(counts) == 3 and counts.sum() == 4
+    assert classification.confused({"confused": counts}, ("a", "b")) == [
+        (*(dict(enumerate("ab")).get(i, str(i)) for i in (labels[1], np.argmax(logits[1]))), 1)
+    ]
+    assert classification.confused({}, ()) == [] == classification.confused({"confused": np.eye(3)}, ())

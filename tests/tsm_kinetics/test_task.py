@@ -62,7 +62,7 @@ def test_each_video_counts_once_for_any_batch_and_replicas(replicas: int, batch:
     best = tf.argmax(task.scores(network, tf.constant(videos)), -1).numpy()
     per_replica = -(-6 // replicas)
     padded = -(-per_replica // batch) * batch
-    totals = dict.fromkeys(("correct", "correct_top5", "seen"), 0)
+    totals = dict.fromkeys(("correct", "correct_top5", "seen", "confused"), 0)
     for replica in range(replicas):
         mine, names = videos[replica::replicas], labels[replica::replicas]
         fill = padded - len(mine)
@@ -73,7 +73,10 @@ def test_each_video_counts_once_for_any_batch_and_replicas(replicas: int, batch:
             part = slice(i, i + batch)
             examples = {"frames": tf.constant(mine[part]), "label": names[part], "weight": weight[part]}
             for key, value in task.evaluate(network, examples).sums.items():
-                totals[key] += int(value)
+                totals[key] += value.numpy()
+    counted = np.zeros([SMALL.num_classes] * 2, int)
+    np.add.at(counted, (labels, best), 1)
+    np.testing.assert_array_equal(totals.pop("confused"), counted)
     assert totals == {"correct": int(np.sum(best == labels)), "correct_top5": 6, "seen": 6}
     quality = task.quality(totals, {})
     assert quality.value == totals["correct"] / 6 and quality.details["top5"] == 1

@@ -60,6 +60,7 @@ def render(records: Sequence[Record], examples: Sequence[Mapping[str, Any]] = ()
         facts=_facts(records, head, measure(head)),
         charts={across: charts(records, head, across) for across in ("steps", "time")},
         by_class=_by_class(records),
+        confused=_newest(records, "confused"),
         examples=examples,
         base=base,
     )
@@ -67,8 +68,13 @@ def render(records: Sequence[Record], examples: Sequence[Mapping[str, Any]] = ()
 
 def _by_class(records: Sequence[Record]) -> list[tuple[str, float]]:
     """Returns the newest (class, quality in percent), worst first."""
-    newest = next((r["by_class"] for r in reversed(records) if r.get("by_class")), {})
-    return sorted(((name, 100 * value) for name, value in newest.items()), key=lambda pair: pair[1])
+    newest = dict(_newest(records, "by_class")).items()
+    return sorted(((name, 100 * value) for name, value in newest), key=lambda pair: pair[1])
+
+
+def _newest(records: Sequence[Record], field: str) -> Any:
+    """Returns a field of the newest evaluation, () if it has none."""
+    return next((r.get(field, ()) for r in reversed(records) if r["kind"] == "evaluation"), ())
 
 
 def measure(head: Record) -> Measure:

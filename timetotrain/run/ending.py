@@ -19,6 +19,7 @@ NOT_REACHED = 1
 # (where the lower is better: of the scale), and as fallen if it has lost this part of the best gain. Both are this
 # project's choice.
 LEAST_GAIN, MOST_LOST = 0.01, 0.5
+SHOWN = 5  # Wrong answers, or classes of the lowest quality, that a run names at its end.
 
 
 def signalled(stopped: events.RunStopped) -> int | None:
@@ -110,7 +111,8 @@ def baseline(config: RunConfig, data_dir: str | None) -> Mapping[str, Any]:
 def against(
     config: RunConfig, least: Mapping[str, Any], records: Sequence[history.Record], diverged: bool
 ) -> list[str]:
-    """Returns the lines about a run's quality: the baseline, and a warning if it learned nothing or fell back.
+    """Returns the lines about a run's quality: the baseline, where the best evaluation was wrong, and a warning if it
+    learned nothing or fell back.
 
     Args:
       least: from `baseline`.
@@ -120,10 +122,13 @@ def against(
     measure, lines = config.quality, []
     if least:
         lines.append(f"baseline {measure.shown(least['value'])} ({least['what']})")
-    values = [r["value"] for r in records if r["kind"] == "evaluation"]
+    evaluations = [r for r in records if r["kind"] == "evaluation"]
+    values = [r["value"] for r in evaluations]
     scores = [measure.score(value) for value in values]
     floor = measure.score(least["value"]) if least else -math.inf if measure.lower_is_better else 0.0
     best, last = max(scores, default=-math.inf), scores[-1] if scores else -math.inf
+    if scores:
+        lines += _weakest(evaluations[scores.index(best)])
     why = ""
     if diverged:
         why = "the training diverged"
@@ -137,6 +142,15 @@ def against(
     if why:
         lines.append(f"warning  {why}; {advice.tried(config, advice.cause(records, diverged))}")
     return lines
+
+
+def _weakest(evaluation: history.Record) -> list[str]:
+    """Returns the line about the most frequent wrong answers, or about the classes of the lowest quality."""
+    if wrong := evaluation.get("confused", ())[:SHOWN]:
+        return ["confused " + ", ".join(f"{name} as {answer} {count}" for name, answer, count in wrong)]
+    lowest = sorted(evaluation.get("by_class", {}).items(), key=lambda pair: pair[1])[:SHOWN]
+    rows = ", ".join(f"{name} {value:.3f}" for name, value in lowest)
+    return [f"weakest  {rows}"] if len(lowest) > 1 else []
 
 
 def beaten(measure: Measure, floor: float, score: float) -> bool:

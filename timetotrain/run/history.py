@@ -8,8 +8,8 @@ so far, including earlier runs from the same checkpoints:
                 steps of the whole run
     train       loss, learning_rate and examples_per_second over the steps since the previous line
     progress    loss of a step inside a block; a `train` line of the same or a later step replaces it
-    evaluation  value (as logged), epoch, quality by class if known, and loss: that of the evaluation if it has one,
-                else of the last steps before
+    evaluation  value (as logged), epoch, quality by class and frequent wrong answers if known, and loss: that of the
+                evaluation if it has one, else of the last steps before
     end         status and reason
 
 The checkpoint folder holds a copy. A resumed run starts with the copy's lines up to the step it resumes from, so the
@@ -122,6 +122,7 @@ class History:
             before = (r["loss"] for r in self.records if r["kind"] == "train" and r["step"] <= block.end_step)
             values = {"epoch": block.last_epoch, "value": event.value, "details": dict(event.details)}
             values |= {"by_class": dict(event.by_class)} if event.by_class else {}
+            values |= {"confused": [list(row) for row in event.confused]} if event.confused else {}
             loss = event.details.get("loss", [None, *before][-1])
             self._add("evaluation", block.end_step, event.time, **values, loss=loss)
             self._point()

@@ -98,7 +98,12 @@ def test_classes_stand_worst_first_and_the_best_of_equals_has_the_lower_loss():
     words = " ".join(" ".join(shown.text).split())
     assert "Average precision by class, worst first <dog> 40.0 % cat 90.0 %" in words
     assert "epoch 3" in words
-    assert "by class" not in page.render(list(records()))
+    run[-1]["confused"] = [["<dog>", "cat", 7]]
+    assert re.search(
+        "Most frequent wrong answers</h2>\\s.*\\s<div><dt>&lt;dog&gt; as cat</dt><dd>7<", page.render(run)
+    )
+    plain = page.render(list(records()))
+    assert "by class" not in plain and "wrong answers" not in plain
 
 
 def test_the_head_is_written_once_and_dots_hold_their_titles_alone():
@@ -364,6 +369,7 @@ def test_pictures_labels_and_scores_of_a_batch(benchmark):
     said = seen["scores"].argmax(-1)
     correct = int(task.evaluate(model, batch).sums["correct"])
     assert correct == int(np.sum(said == seen["label"]))
+    assert np.trace(task.evaluate(model, batch).sums["confused"].numpy()) == correct
     one = {name: value[0] for name, value in seen.items()}
     one["image"] = one["image"].astype(np.uint8)
     example = examples.classified(one, ())
