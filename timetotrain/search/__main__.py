@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import pathlib
 import sys
@@ -21,12 +22,14 @@ from common.distributed import process
 from common.errors import Parser, UserError, answering, near
 
 TRIALS = 40  # Default, unless the sampler is grid.
+STORAGE = "search.db"
+FIX = "free space there, or choose another --result-dir; the same command takes a search up"
 OBJECTIVES = {
     "quality": ("quality",), "accuracy": ("quality",), "time": ("time",), "both": ("quality", "time"),
 }  # fmt: skip
 
 
-@answering("free space there, or choose another --result-dir; the same command takes a search up")
+@answering(FIX)
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a search; returns 0, or 1 if no trial has a result, 2 for a bad command, 128 + the number of a signal."""
     arguments = sys.argv[1:] if argv is None else list(argv)
@@ -68,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     )
     words.add_argument("--name", help="of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
     words.add_argument(
-        "--storage", help="a database URL, or a file; default: a journal in the search's folder"
+        "--storage", help=f"a database URL, or an SQLite file; default: {STORAGE} in the search's folder"
     )
     words.add_argument("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
     words.add_argument("--seed", type=int, default=0, help="of the sampler and of every run")
@@ -78,18 +81,19 @@ def parser() -> argparse.ArgumentParser:
 def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     base = _base(args, flags)
     part = _part(args, base)
+    from optuna.exceptions import StorageInternalError
+
     from timetotrain.run.request import check_data_dir
     from timetotrain.search import space as spaces
-    from timetotrain.search.driver import Plan, Search
+    from timetotrain.search.driver import Plan, Search, open_storage
     from timetotrain.search.report import publish
-    from timetotrain.search.storage import open_storage
     from timetotrain.search.trial import Command
 
     space = spaces.parse(args.space, base)
     spaces.check(space, base)
     check_data_dir(args.data_dir, args.benchmark)
     objectives = OBJECTIVES[args.objective]
-    points = len(spaces.grid(space)) if args.sampler == "grid" else None
+    points = math.prod(map(len, spaces.axes(space).values())) if args.sampler == "grid" else None
     trials = (points or TRIALS) if args.trials is None else min(args.trials, points or args.trials)
     if min(trials, args.processes) < 1:
         raise UserError("--trials and --processes: at least 1")
@@ -99,16 +103,19 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     folder = (args.result_dir / "search" / name).resolve()
     trial_flags = _flags(args, flags, objectives, lower)
     command = Command(args.benchmark, trial_flags, process.core_share(args.processes), part)
-    storage = open_storage(args.storage or folder / "journal.log")
-    search = Search(name, plan, command, folder, storage)
-    search.run(args.processes, lambda line: print(line, flush=True))
-    print(publish(search.study, plan, folder))
+    storage = args.storage or folder / STORAGE
+    try:
+        search = Search(name, plan, command, folder, open_storage(storage))
+        search.run(args.processes, lambda line: print(line, flush=True))
+        print(publish(search.study, plan, folder))
+    except StorageInternalError as error:  # Its cause is the database's own error.
+        raise UserError(f"{storage}: {getattr(error.__cause__, 'orig', error)}; {FIX}") from error
     print(f"table   {folder / 'search.md'}")
     has_result = any(t.values for t in search.study.trials)
     if has_result:
         print(f"picture {folder / 'search.png'}")
-    if search.ended_by:
-        return 128 + search.ended_by
+    if search.children.ended_by:
+        return 128 + search.children.ended_by
     return 0 if has_result else 1
 
 
@@ -155,7 +162,9 @@ def _flags(
     """Returns every trial's flags: open division, and an unreachable target if the final quality counts."""
     # An object store has no path on this machine.
     data = args.data_dir if "://" in args.data_dir else os.path.abspath(args.data_dir)
-    fixed = [f"--system={args.system}", f"--seed={args.seed}", "--config.division=open", f"--data_dir={data}"]
+    fixed = [f"--system={args.system}", "--config.division=open", f"--data_dir={data}"]
+    if not any(entry.startswith("seed=") for entry in args.space):
+        fixed.append(f"--seed={args.seed}")
     if "quality" in objectives:
         fixed.append(f"--config.quality_target={'0' if lower else '1000000000'}")
     return (*fixed, *flags)

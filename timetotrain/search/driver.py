@@ -1,7 +1,7 @@
 """Runs trials in several processes; an Optuna study records them, and another search or machine can continue it.
 
-A trial belongs to the process that began it: `owner` is [host, process number, process start]. If an owner on this
-host is dead, the next search reads an ended run's result from its log, and reruns an unfinished trial.
+Each trial beats while it runs. Any search reruns the point of a trial that stopped beating, or takes the result from
+its log if the run had ended.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import datetime
-import os
 import pathlib
-import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.storages import BaseStorage
+import sqlalchemy.exc
+from optuna.storages import RDBStorage, RetryFailedTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 
 from common.errors import UserError
-from timetotrain.launch.children import Children, EndedError, kill_session
-from timetotrain.launch.procfs import began
+from timetotrain.launch.children import Children, EndedError
 from timetotrain.search import space as spaces
 from timetotrain.search.space import Space
-from timetotrain.search.trial import Command, Outcome, finished, read
+from timetotrain.search.trial import Command, Outcome, read
 
 SAMPLERS = ("grid", "random", "tpe")
-GRACE_SECONDS = 3.0  # Maximum time between a trial's start and the record of its owner.
+BEAT_SECONDS, GRACE_SECONDS = 5, 30  # A trial without a beat for the second time is dead.
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+warnings.filterwarnings("ignore", "Heartbeat of storage is supposed to be used with Study.optimize")
+_retry = RetryFailedTrialCallback()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,29 +68,55 @@ class Plan:
         return value <= self.stop_at if self.directions[0] == "minimize" else value >= self.stop_at
 
 
-class Search:
-    """A study, and the trials that this process runs for it."""
+def open_storage(where: str | pathlib.Path) -> RDBStorage:
+    """Opens a database by URL, or else an SQLite file, which processes on one machine can share.
 
-    def __init__(self, name: str, plan: Plan, command: Command, folder: pathlib.Path, storage: BaseStorage):
+    Raises:
+      UserError: the storage cannot be opened.
+    """
+    try:
+        url, options = str(where), {}
+        if "://" not in url:
+            path = pathlib.Path(where).resolve()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            url = f"sqlite:///{path}"
+        if url.startswith("sqlite"):
+            options = {"connect_args": {"timeout": 60}}  # Seconds that a process waits for another one's writes.
+        beat = {"heartbeat_interval": BEAT_SECONDS, "grace_period": GRACE_SECONDS}
+        with contextlib.suppress(sqlalchemy.exc.SQLAlchemyError):  # Another search may be creating the tables.
+            return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
+        time.sleep(1)
+        return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
+    except Exception as error:  # A database driver may raise anything.
+        raise UserError(f"--storage={where}: cannot open it: {error}") from error
+
+
+class Search:
+    """A study, and the trials that this process runs for it.
+
+    Attributes:
+      study: the Optuna study.
+      children: the running trials; `ended_by` is the signal that ended the search, or 0.
+    """
+
+    def __init__(self, name: str, plan: Plan, command: Command, folder: pathlib.Path, storage: RDBStorage):
         """Opens or creates the study.
 
         Raises:
           UserError: a study of that name searches something else.
         """
-        self.plan, self.command, self.folder = plan, command, folder
+        self.plan, self.command, self.folder, self._storage = plan, command, folder, storage
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with contextlib.suppress(optuna.exceptions.DuplicatedStudyError):
-            optuna.create_study(storage=storage, study_name=name, directions=plan.directions)
-        opened = _opened(optuna.load_study(study_name=name, storage=storage))
-        self.study = optuna.load_study(study_name=name, storage=storage, sampler=_sampler(plan, opened))
+        self.study = optuna.create_study(
+            storage=storage,
+            study_name=name,
+            directions=plan.directions,
+            load_if_exists=True,
+            sampler=_sampler(plan),
+        )
         self._check(name)
         self._lock = threading.Lock()
-        self._children = Children()
-
-    @property
-    def ended_by(self) -> int:
-        """The number of the signal that ended the search; 0 if none has."""
-        return self._children.ended_by
+        self.children = Children()
 
     def _check(self, name: str) -> None:
         identity = {
@@ -100,133 +126,106 @@ class Search:
         }  # fmt: skip
         # List trials before reading the attributes: a search writes its attributes before its first trial.
         trials = sorted(self.folder.glob("trial-*"))
-        recorded = self.study.user_attrs
-        if trials and "benchmark" not in recorded:
-            raise UserError(
-                f"{trials[0]}: of a search in another storage; move {self.folder} away or give another --name"
-            )
+        recorded = self.study.user_attrs.get("search")
+        if recorded is None:
+            if trials:
+                raise UserError(
+                    f"{trials[0]}: of a search in another storage; move {self.folder} away or give another --name"
+                )
+            self.study.set_user_attr("search", recorded := identity)
         for key, value in identity.items():
-            if recorded.get(key, value) != value:
+            if recorded[key] != value:
                 raise UserError(
                     f"--name={name}: a search with another {key} ({recorded[key]}); give another --name"
                 )
-        for key in identity.keys() - recorded.keys():
-            self.study.set_user_attr(key, identity[key])
-        if self.plan.sampler == "grid":
-            self._queue_missing()
-
-    def _queue_missing(self) -> None:
-        """Queues every grid point without a trial; runs at each start, since a search may be killed while it queues."""
-        queued = [_point(t) for t in self.study.get_trials(deepcopy=False)]
-        for point in spaces.grid(self.plan.space):
-            if point not in queued:
-                self.study.enqueue_trial(point)
 
     def run(self, processes: int, say: Callable[[str], None] = print) -> None:
         """Runs trials until the plan is done, `processes` at a time; SIGTERM and Ctrl-C end the search and its runs."""
-        with self._children.ended_by_signals():
+        optuna.storages.fail_stale_trials(self.study)
+        for trial in self._running():  # One killed before its first beat would count as running for ever.
+            self._storage.record_heartbeat(trial._trial_id)
+        deadline = (
+            time.monotonic() + GRACE_SECONDS + 2
+        )  # By then, trials of searches killed before are found.
+        with self.children.ended_by_signals():
             while True:
-                self._take_over()
                 with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-                    workers = [pool.submit(self._work, say) for _ in range(processes)]
-                    for worker in workers:
+                    for worker in [pool.submit(self._work, say) for _ in range(processes)]:
                         worker.result()
-                if self.ended_by or not self._left_behind():
+                if self.children.ended_by or not self._running() or time.monotonic() > deadline:
                     return
                 time.sleep(1)
+
+    def _running(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
 
     def _work(self, say: Callable[[str], None]) -> None:
         while (trial := self._next()) is not None:
             try:
-                outcome = self._train(trial)
+                with self._beating(trial):
+                    outcome = self._train(trial)
             except EndedError:
-                return  # The trial stays open; the next search reruns it.
+                self.study.tell(trial, state=TrialState.FAIL)
+                _retry(self.study, self._storage.get_trial(trial._trial_id))
+                return
             self._tell(trial, outcome)
             say(describe(trial.number, trial.params, outcome))
 
     def _next(self) -> optuna.Trial | None:
         with self._lock:
-            while (trial := self._ask()) is not None and self._is_double(trial):
-                self._withdraw(trial)
+            optuna.storages.fail_stale_trials(self.study)
+            begun = counted(self.study)
+            good = any(t.state == TrialState.COMPLETE and self.plan.good_enough(t.values[0]) for t in begun)
+            if self.children.ended_by or good or len(begun) >= self.plan.trials:
+                return None
+            trial = self.study.ask()
+            self._storage.record_heartbeat(trial._trial_id)
+            self.study.sampler = _sampler(self.plan, trial.number)
+            for field, distribution in self.plan.space.items():
+                trial._suggest(field, distribution)
             return trial
 
-    def _ask(self) -> optuna.Trial | None:
-        trials = self.study.get_trials(deepcopy=False)
-        begun = sum(t.state != TrialState.WAITING and "again" not in t.user_attrs for t in trials)
-        good = any(t.state == TrialState.COMPLETE and self.plan.good_enough(t.values[0]) for t in trials)
-        if self.ended_by or good or begun >= self.plan.trials:
-            return None
-        if self.plan.sampler == "grid" and all(t.state != TrialState.WAITING for t in trials):
-            return None
-        trial = self.study.ask(self.plan.space)
-        trial.set_user_attr("owner", [socket.gethostname(), os.getpid(), began(os.getpid())])
-        return trial
+    @contextlib.contextmanager
+    def _beating(self, trial: optuna.Trial) -> Iterator[None]:
+        ended = threading.Event()
 
-    def _is_double(self, trial: optuna.Trial) -> bool:
-        """Whether an earlier trial covers the same point: two searches that start at once may both queue it."""
-        instead = trial.user_attrs.get("instead_of")
-        if instead is None and self.plan.sampler != "grid":
-            return False
-        point = _point(self.study._storage.get_trial(trial._trial_id))
-        earlier = [t for t in self.study.get_trials(deepcopy=False) if t.number < trial.number]
-        return any(
-            t.user_attrs.get("instead_of") == instead and (instead is not None or _point(t) == point)
-            for t in earlier
-        )
+        def beat() -> None:
+            while not ended.wait(BEAT_SECONDS):
+                with contextlib.suppress(optuna.exceptions.StorageInternalError):  # Of a full disk.
+                    self._storage.record_heartbeat(trial._trial_id)
 
-    def _withdraw(self, trial: optuna.Trial) -> None:
-        """Ends a trial that another one replaces; it is neither counted nor reported."""
-        trial.set_user_attr("again", True)
-        self.study.tell(trial, state=TrialState.FAIL)
+        thread = threading.Thread(target=beat)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def _train(self, trial: optuna.Trial) -> Outcome:
-        return self.command.run(
-            trial.params,
-            self._folder_of(trial.number),
-            self._children,
-            lambda process: trial.set_user_attr("process", process.pid),
-        )
-
-    def _folder_of(self, number: int) -> pathlib.Path:
-        return self.folder / f"trial-{number}"
+        for number in _retry.retry_history(self._storage.get_trial(trial._trial_id)):
+            # The run ended, but its search was killed, or found a full disk, before it recorded that.
+            outcome = read(self.folder / f"trial-{number}", self.command.part)
+            if outcome.minutes is not None:
+                return outcome
+        return self.command.run(trial.params, self.folder / f"trial-{trial.number}", self.children)
 
     def _tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
-        for key, value in dataclasses.asdict(outcome).items():
-            trial.set_user_attr(key, value)
         values = outcome.objectives(self.plan.objectives)
-        self.study.tell(trial, values, state=TrialState.COMPLETE if values else self._without_value(outcome))
+        # A diverged run or a missed target still informs the sampler.
+        informs = outcome.minutes is not None and len(self.plan.objectives) == 1
+        state = TrialState.COMPLETE if values else TrialState.PRUNED if informs else TrialState.FAIL
+        # Another search may have taken the trial over, if this one was suspended for a while.
+        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
+            trial.set_user_attr("outcome", dataclasses.asdict(outcome))
+            self.study.tell(trial, values, state)
 
-    def _without_value(self, outcome: Outcome) -> TrialState:
-        """Returns the state of a trial without a value: a diverged run or a missed target still informs the sampler."""
-        return (
-            TrialState.FAIL if outcome.minutes is None or len(self.plan.objectives) > 1 else TrialState.PRUNED
-        )
 
-    def _left_behind(self) -> bool:
-        """Whether any open trial belongs to a dead search; without an owner, this shows only after a while."""
-        running = [t for t in self.study.get_trials(deepcopy=False) if t.state == TrialState.RUNNING]
-        return any("owner" not in trial.user_attrs or _ownerless(trial) for trial in running)
-
-    def _take_over(self) -> None:
-        """Closes trials that dead searches on this machine left open: records ended runs, requeues the others."""
-        trials = self.study.get_trials(deepcopy=True)
-        replaced = {t.user_attrs.get("instead_of") for t in trials}
-        for trial in trials:
-            if trial.state != TrialState.RUNNING or not _ownerless(trial):
-                continue
-            folder = self._folder_of(trial.number)
-            _end_orphan(trial, folder)
-            live = optuna.Trial(self.study, trial._trial_id)
-            # If two searches start at once, the second finds the trial finished.
-            with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
-                if finished(folder):
-                    self._tell(live, read(folder, self.command.part))
-                else:
-                    # Queue first, then withdraw: after a kill in between, the trial is open and its replacement is
-                    # known.
-                    if trial.number not in replaced:
-                        self.study.enqueue_trial(_point(trial), user_attrs={"instead_of": trial.number})
-                    self._withdraw(live)
+def counted(study: optuna.Study) -> list[FrozenTrial]:
+    """Returns the trials that have begun; a trial that was rerun counts once, with its last run."""
+    trials = study.get_trials(deepcopy=False)
+    rerun = {number for trial in trials for number in _retry.retry_history(trial)}
+    return [t for t in trials if t.state != TrialState.WAITING and t.number not in rerun]
 
 
 def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
@@ -237,46 +236,19 @@ def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
     return f"trial {number}: {fields}: {quality}, {minutes} {outcome.message}".rstrip()
 
 
-def _opened(study: optuna.Study) -> tuple[int, int]:
-    """Records this search in the study; returns (number of searches, its place in time), a unique pair.
+class _Grid(optuna.samplers.GridSampler):
+    """Optuna's, which gives each of the first trials the point of its number; `Search` knows the end by itself."""
 
-    Two searches that count the same number see each other, so their places differ.
-    """
-    own_key = f"opened {time.time_ns():020} {socket.gethostname()} {os.getpid()}"
-    study.set_user_attr(own_key, True)
-    keys = sorted(key for key in study.user_attrs if key.startswith("opened "))
-    return len(keys), keys.index(own_key)
+    def after_trial(self, *_: Any) -> None:
+        """Does not stop the study, which only `Study.optimize` permits."""
 
 
-def _sampler(plan: Plan, opened: tuple[int, int]) -> optuna.samplers.BaseSampler:
-    # Searches that share a study, concurrently or in sequence, must draw different points.
-    seed = int(np.random.SeedSequence([plan.seed, *opened]).generate_state(1)[0])
+def _sampler(plan: Plan, number: int = 0) -> optuna.samplers.BaseSampler:
+    """Returns the sampler of a trial: searches that share a study, at once or in turn, draw different points."""
+    if plan.sampler == "grid":
+        return _Grid(spaces.axes(plan.space), plan.seed)
+    seed = int(np.random.SeedSequence([plan.seed, number]).generate_state(1)[0])
     if plan.sampler == "tpe":
         # constant_liar: running trials count as bad, so that processes do not try the same point.
-        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
     return optuna.samplers.RandomSampler(seed=seed)
-
-
-def _ownerless(trial: FrozenTrial) -> bool:
-    """Whether the process that began a trial ran on this machine and is gone."""
-    if "owner" not in trial.user_attrs:  # Killed before it recorded the owner, or about to record it.
-        return (datetime.datetime.now() - trial.datetime_start).total_seconds() > GRACE_SECONDS
-    host, number, *begin = trial.user_attrs["owner"]
-    return host == socket.gethostname() and [began(number)] != begin
-
-
-def _point(trial: FrozenTrial) -> dict[str, Any]:
-    """Returns a trial's point; a trial killed at its start has drawn only part of its queued point."""
-    return {**trial.params, **trial.system_attrs.get("fixed_params", {})}
-
-
-def _end_orphan(trial: FrozenTrial, folder: pathlib.Path) -> None:
-    """Kills a run whose search was killed; only kills a process whose command line names the trial's folder."""
-    number = trial.user_attrs.get("process")
-    with contextlib.suppress(OSError):
-        if (
-            number
-            and f"--result_dir={folder}".encode() in pathlib.Path(f"/proc/{number}/cmdline").read_bytes()
-        ):
-            kill_session(number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,14 +56,14 @@ def check(space: Space, config: Any) -> None:
     Raises:
       UserError: no corner with some value is valid; the message names the value and the problem.
     """
-    axes = {
+    ends = {
         field: list(d.choices) if isinstance(d, CategoricalDistribution) else [d.low, d.high]
         for field, d in space.items()
     }
     sound: set[tuple[str, Any]] = set()
     wrong: dict[tuple[str, Any], UserError] = {}
-    for corner in itertools.islice(itertools.product(*axes.values()), MOST_CORNERS):
-        values = dict(zip(axes, corner))
+    for corner in itertools.islice(itertools.product(*ends.values()), MOST_CORNERS):
+        values = dict(zip(ends, corner))
         try:
             configured(config, values).validate()
             sound.update(values.items())
@@ -92,26 +91,25 @@ def text(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def grid(space: Space) -> list[dict[str, Any]]:
-    """Returns every point of the space.
+def axes(space: Space) -> dict[str, list[Any]]:
+    """Returns every field's values, for a grid.
 
     Raises:
       UserError: a range has no step.
     """
-    axes = {field: _points(field, distribution) for field, distribution in space.items()}
-    return [dict(zip(axes, point)) for point in itertools.product(*axes.values())]
-
-
-def _points(field: str, distribution: BaseDistribution) -> list[Any]:
-    if isinstance(distribution, CategoricalDistribution):
-        return list(distribution.choices)
-    step = distribution.step
-    if step is None or distribution.log:
-        raise UserError(
-            f"--space {field}: --sampler=grid needs values (A,B,C) or a step ({FORMS.rpartition(' or ')[2]})"
-        )
-    count = math.floor((distribution.high - distribution.low) / step + 1e-9) + 1
-    return [distribution.low + i * step for i in range(count)]
+    for field, values in space.items():
+        if not isinstance(values, CategoricalDistribution) and (values.step is None or values.log):
+            raise UserError(
+                f"--space {field}: --sampler=grid needs values (A,B,C) or a step ({FORMS.rpartition(' or ')[2]})"
+            )
+    return {
+        field: list(values.choices)
+        if isinstance(values, CategoricalDistribution)
+        else [
+            values.low + i * values.step for i in range(round((values.high - values.low) / values.step) + 1)
+        ]
+        for field, values in space.items()
+    }
 
 
 def _choices(field: str, values: str, config: Any) -> CategoricalDistribution:

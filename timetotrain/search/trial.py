@@ -8,7 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.config import benchmarks
@@ -24,7 +24,7 @@ class Outcome:
 
     Attributes:
       quality: at the last evaluation; None if there is none, or the run diverged or was interrupted.
-      minutes: time from run_start to run_stop.
+      minutes: time from run_start to run_stop; None if the run did not end by itself.
       reached: whether the run met the target.
       message: one line that says why there is no result.
     """
@@ -60,20 +60,13 @@ class Command:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     part: str = ""
 
-    def run(
-        self,
-        values: Mapping[str, Any],
-        folder: pathlib.Path,
-        children: Children,
-        started: Callable[[subprocess.Popen], None],
-    ) -> Outcome:
+    def run(self, values: Mapping[str, Any], folder: pathlib.Path, children: Children) -> Outcome:
         """Trains with the fields set to `values`; results and the run's messages go to `folder`.
 
         Args:
           values: {field: value} of the trial.
           folder: the trial's own; emptied first, so that an earlier run's log cannot be mistaken for this one's.
           children: runs the command as a child of this process.
-          started: called with the run's guard process.
 
         Raises:
           EndedError: a signal has ended the children.
@@ -81,8 +74,7 @@ class Command:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         fields = [f"--config.{name}={spaces.text(value)}" for name, value in values.items()]
-        flags = [*self.flags, *fields]
-        status, _ = attempt(self.benchmark, flags, folder, children, self.environment, started)
+        status, _ = attempt(self.benchmark, [*self.flags, *fields], folder, children, self.environment)
         if status in (0, 1):
             return read(folder, self.part)
         return Outcome(message=last_line(folder) or f"exit {status}")
@@ -94,17 +86,8 @@ def attempt(
     folder: pathlib.Path,
     children: Children,
     environment: Mapping[str, str],
-    started: Callable[[subprocess.Popen], None] = lambda _: None,
 ) -> tuple[int, list[str]]:
-    """Runs a benchmark once; its results and its messages, output.txt, go to `folder`.
-
-    Args:
-      benchmark: its name.
-      flags: its flags, without --result_dir and --run.
-      folder: the run's own.
-      children: runs the command as a child of this process.
-      environment: added; this process's own environment takes precedence.
-      started: called with the run's guard process.
+    """Runs a benchmark once, with `flags` and its own --result_dir and --run; its messages go to output.txt.
 
     Returns:
       (exit status, command line).
@@ -117,19 +100,13 @@ def attempt(
     ]  # fmt: skip
     with open(folder / "output.txt", "w") as output:
         status = children.run(
-            command, started, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            env={**environment, **os.environ},
-        )  # fmt: skip
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**environment, **os.environ}
+        )
     return status, command
 
 
 def read(folder: pathlib.Path, part: str = "") -> Outcome:
-    """Reads the result from a trial's folder; an interrupted run has none.
-
-    Args:
-      folder: the trial's folder.
-      part: as `Command.part`.
-    """
+    """Reads the result from a trial's folder; an interrupted run has none. `part`: as `Command.part`."""
     end = ending_of(folder)
     if end is None or not end.whole:
         return Outcome(message=last_line(folder) or "no log")
@@ -137,12 +114,6 @@ def read(folder: pathlib.Path, part: str = "") -> Outcome:
     if quality is None:
         return Outcome(minutes=end.minutes, message=end.reason or "no finite evaluation")
     return Outcome(quality, end.minutes, end.reached, end.reason)
-
-
-def finished(folder: pathlib.Path) -> bool:
-    """Whether the run in a trial's folder ended by itself."""
-    end = ending_of(folder)
-    return end is not None and end.whole
 
 
 def ending_of(folder: pathlib.Path) -> log_ending.Ending | None:

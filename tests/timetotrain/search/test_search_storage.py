@@ -1,7 +1,5 @@
 """Tests the files of a search on a full disk, after a killed writer, and beside the files of another search."""
 
-import json
-import os
 import pathlib
 import resource
 import subprocess
@@ -17,12 +15,11 @@ from tests.timetotrain.search.searches import (
     epochs_tried,
     in_a_process,
     search,
-    study,
     table,
 )
 from timetotrain.launch.children import Children
 from timetotrain.search import __main__ as command
-from timetotrain.search import storage, trial
+from timetotrain.search import trial
 
 
 @pytest.fixture
@@ -30,41 +27,20 @@ def bowl(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pa
     yield from bowl_in(tmp_path, monkeypatch)
 
 
-HALVES = {"short": b'{"op', "long": b'{"op_code":8,"worker_id":"' + b"a" * 20000, "one byte": b"{"}
-
-
-@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
-def test_half_a_line_of_a_killed_writer_is_cut_off(bowl, half) -> None:
-    assert command.main(search(*GRID, "--trials=2")) == 0
-    with open(bowl / "results" / "search" / "it" / "journal.log", "ab") as file:
-        file.write(half)
-    assert command.main(search(*GRID)) == 0 and epochs_tried(bowl) == ["1", "2", "3", "4"]
-    assert len(study(bowl).trials) == 4
-
-
-def test_a_journal_of_half_a_line_is_usable(tmp_path) -> None:
-    path = tmp_path / "journal.log"
-    path.write_bytes(b'{"op_code"')
-    opened = storage.open_storage(path)
-    opened.create_new_study(directions=[1], study_name="it")
-    assert all(json.loads(line) for line in path.read_text().splitlines())
-
-
-def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bowl) -> None:
-    """A limit on the length of a file leaves the journal room for the first trials only."""
+def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bowl, monkeypatch) -> None:
+    """A limit on the length of a file leaves the database room for some trials only, whose results are long."""
+    monkeypatch.setenv("BOWL_WORDS", "." * 2000)
     flags = search("--space", RATE, DECAY, "--trials=8", "--sampler=random")
-    call = in_a_process(flags)
-    limit = 7000
+    assert command.main([*flags, "--trials=1"]) == 0
+    limit = (bowl / "results/search/it/search.db").stat().st_size + 16384
     ended = subprocess.run(
-        call,
+        in_a_process(flags),
         capture_output=True,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     assert ended.returncode == 2 and ended.stderr.startswith("error: ") and ended.stderr.count("\n") == 1
-    assert "File too large; free space there" in ended.stderr
-    journal = bowl / "results" / "search" / "it" / "journal.log"
-    assert not journal.read_bytes().endswith(b"\n")  # The journal is cut off, as this test requires.
+    assert "search.db: " in ended.stderr and "; free space there" in ended.stderr
     told = [line for line in ended.stdout.splitlines() if line.startswith("trial ")]
     assert told
     assert command.main(flags) == 0
@@ -86,26 +62,16 @@ def test_a_log_that_lies_in_a_trial_s_folder_is_not_its_result(bowl) -> None:
     """The log is an older one, in the folder of a run that fails before it writes its own."""
     folder = bowl / "trial-0"
     run = trial.Command("bowl", ("--system=cpu-tiny",)).run
-    assert run({"optimizer.momentum": 0.9}, folder, Children(), print).quality is not None
-    outcome = run({"optimizer.momentum": 0.5}, folder, Children(), print)
+    assert run({"optimizer.momentum": 0.9}, folder, Children()).quality is not None
+    outcome = run({"optimizer.momentum": 0.5}, folder, Children())
     assert outcome.quality is None and outcome.message == "error: no run with this momentum"
 
 
-def test_a_lock_that_a_killed_search_left_is_found_from_any_folder(bowl) -> None:
-    """A lock is a link to the journal; Optuna would wait for ever for one that is broken."""
-    path = bowl / "sub" / "s.log"
-    opened = storage.open_storage("sub/s.log")
-    lock = opened._backend._lock
-    lock.acquire()
-    assert os.stat(path.with_name("s.log.lock")).st_size == path.stat().st_size
-    lock.release()
-
-
-def test_a_file_that_is_no_journal_stays_unchanged(bowl, capsys) -> None:
+def test_a_file_that_is_no_database_stays_unchanged(bowl, capsys) -> None:
     notes = bowl / "notes.txt"
     notes.write_text("to buy: a disk")
     assert command.main(search(*GRID, f"--storage={notes}")) == 2
-    assert f"--storage={notes}: cannot open it: no journal of a search" in capsys.readouterr().err
+    assert f"--storage={notes}: cannot open it: " in capsys.readouterr().err
     assert notes.read_text() == "to buy: a disk"
 
 
