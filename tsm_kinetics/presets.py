@@ -101,7 +101,7 @@ PRESETS: dict[str, Config] = named(
                 window=8, scales=(1.0, 0.9), flip=False, eval_clips=2, eval_short_side=36, eval_size=32
             ),
         ),
-        # Real videos: ten classes of UCF101, from scratch (make study STUDY=ucf101).
+        # Real videos: ten classes of UCF101, from scratch (tsm_kinetics/README.md).
         "cpu-ucf101": replace(
             _CPU,
             source="this repository: sized for two CPU cores, on ten classes of UCF101",

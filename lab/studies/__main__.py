@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from common.errors import Parser, answering
-from lab.studies import legw, ucf101
+from lab.studies import legw
 from lab.studies.legw_values import MNIST, PTB
 
 LEGW = (MNIST, PTB)
@@ -16,9 +16,6 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of every study."""
     whole = Parser(prog="timetotrain study", description=__doc__)
     commands = whole.add_subparsers(required=True, metavar="NAME")
-    command = commands.add_parser("ucf101", help=ucf101.__doc__.splitlines()[0])
-    ucf101.add_arguments(command)
-    command.set_defaults(study=ucf101.run)
     for study in LEGW:
         batches = f"batches {study.batch} to {study.batch * study.largest:,}"
         command = commands.add_parser(

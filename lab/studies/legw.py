@@ -8,13 +8,14 @@ tunes the base rate on held-out data and never touches the test set.
 import argparse
 import dataclasses
 import math
+import os
 import pathlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from common.errors import UserError
 from lab.studies import legw_report, runner
 from lab.studies.data import ROOT
-from lab.studies.runner import Identity, Runner, add_flags, identity, published, settings
+from lab.studies.runner import Identity, Runner, identity, published, settings
 
 SEEDS = 3  # Seeds for the smallest and the largest batch; the others have one.
 PARTS = ("legw", "competitors", "rates", "solvers", "long")
@@ -184,16 +185,26 @@ def tune_rows(study: Study) -> Iterable[Row]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m lab.studies legw-...`."""
-    parser.add_argument("--tune", action="store_true", help="try base rates, on held-out data only")
-    parser.add_argument(
-        "--base-rate", type=float, help="LEGW from another base rate, in lab/studies/NAME/at-RATE"
-    )
-    parser.add_argument("--base-warmup", type=float, help="and from another base warmup in epochs")
-    parser.add_argument("--parts", help=f"which of {','.join(PARTS)}; else what takes at most three hours")
-    add_flags(parser, "--jobs", "--limit", "--minutes", "--epochs", "--list", "overrides")
-    parser.add_argument(
-        "--published", action="store_true", help="the runs in lab/studies/NAME are done; go on from there"
-    )
+    flag = parser.add_argument
+    flag("--tune", action="store_true", help="try base rates, on held-out data only")
+    flag("--base-rate", type=float, help="LEGW from another base rate, in lab/studies/NAME/at-RATE")
+    flag("--base-warmup", type=float, help="and from another base warmup in epochs")
+    flag("--parts", help=f"which of {','.join(PARTS)}; else what takes at most three hours")
+    cores = len(os.sched_getaffinity(0))
+    flag("--jobs", type=int, default=cores, help="runs at a time; as many as cores")
+    flag("--limit", type=at_least_zero, help="maximum number of runs to train now")
+    flag("--minutes", type=float, help="maximum minutes: start no run after them")
+    flag("--epochs", type=float, help="a trial of EPOCHS epochs, in a folder of its own")
+    flag("--list", action="store_true", help="print the rows and which are done; train nothing")
+    flag("overrides", nargs="*", help="flags of every run, after --: --config.precision=bf16")
+    flag("--published", action="store_true", help="the runs in lab/studies/NAME are done; go on from there")
+
+
+def at_least_zero(text: str) -> int:
+    """An argparse type: a whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
+    return int(text)
 
 
 def run(study: Study, args: argparse.Namespace) -> int:

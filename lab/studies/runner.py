@@ -4,22 +4,19 @@
 thread each do more than one run with two (docs/studies.md has the times).
 """
 
-import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
 import importlib
 import json
 import math
-import os
 import pathlib
 import shlex
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from common import files
 from common.config import overrides as configs
@@ -42,7 +39,6 @@ class Study:
 
     Attributes:
       data: makes the data folder and returns it.
-      checkpoints: how many checkpoints of each run stay, in `Runner.checkpoints`.
     """
 
     name: str
@@ -50,7 +46,6 @@ class Study:
     preset: str
     data: Callable[[], pathlib.Path]
     flags: tuple[str, ...] = ()
-    checkpoints: int = 0
 
 
 class Row(Protocol):
@@ -137,23 +132,6 @@ class Runner:
             raise UserError(f"{path}: written by another version of the study; move {self.folder} away")
         return record
 
-    def log(self, row: Row) -> pathlib.Path:
-        """Returns the log of a row that was trained here; beside it are the run's other results.
-
-        Raises:
-          UserError: the log is gone.
-        """
-        log = next(self._results(row).glob("*/*/result_0.txt"), None)
-        if log is None:
-            raise UserError(
-                f"{self._results(row)}: the run's log is gone; remove {self._path(row)} to train it again"
-            )
-        return log
-
-    def checkpoints(self, row: Row) -> pathlib.Path:
-        """Returns the folder of a row's checkpoints."""
-        return self.folder / "checkpoints" / row.id
-
     def run_all(self, rows: Sequence[Row]) -> list[dict]:
         """Trains `rows`, `jobs` at a time; returns their records in order, without rows that ran out of time.
 
@@ -207,20 +185,13 @@ class Runner:
     def _path(self, row: Row) -> pathlib.Path:
         return self.folder / "rows" / f"{row.id}.json"
 
-    def _results(self, row: Row) -> pathlib.Path:
-        return self.folder / "logs" / row.id
-
     def _train(self, row: Row) -> dict:
         # What an interrupted run left goes: one that resumed would lack a part of its curve and its time to train.
-        results = self._results(row)
-        for folder in (results, self.checkpoints(row)):
-            shutil.rmtree(folder, ignore_errors=True)
+        results = self.folder / "logs" / row.id
+        shutil.rmtree(results, ignore_errors=True)
         results.mkdir(parents=True, exist_ok=True)
         flags = [*row.flags, *self.extra]
         common = [f"--system={self.study.preset}", f"--data_dir={self._data}", f"--seed={row.seed}"]
-        if self.study.checkpoints:
-            common.append(f"--checkpoint_dir={self.checkpoints(row)}")
-            common.append(f"--keep_checkpoints={self.study.checkpoints}")
         environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **process.core_share(self.jobs)}
         status, command = trial.attempt(
             self.study.benchmark, [*common, *flags], results, self._children, environment
@@ -234,91 +205,6 @@ class Runner:
             )
         about = {"flags": flags, "config": identity(self.study, row, self.extra)[0], "version": VERSION}
         return {**dataclasses.asdict(row), **_summary(end), **about}
-
-
-def at_least_zero(text: str) -> int:
-    """An argparse type: a whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
-    return int(text)
-
-
-# Flags that several studies have.
-_FLAGS: dict[str, dict[str, Any]] = {
-    "--jobs": {
-        "type": int,
-        "default": len(os.sched_getaffinity(0)),
-        "help": "runs at a time; as many as cores",
-    },
-    "--minutes": {"type": float, "help": "maximum minutes: start no run after them"},
-    "--epochs": {"type": float, "help": "a trial of EPOCHS epochs, in a folder of its own"},
-    "--limit": {"type": at_least_zero, "help": "maximum number of runs to train now"},
-    "--list": {"action": "store_true", "help": "print the rows and which are done; train nothing"},
-    "--tune": {"action": "store_true", "help": "evaluate on a part of the training examples instead"},
-    "overrides": {"nargs": "*", "help": "flags of every run, after --: --config.precision=bf16"},
-}
-
-
-def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Adds flags that several studies have, by name."""
-    for name in names:
-        parser.add_argument(name, **_FLAGS[name])
-
-
-def convert(source: pathlib.Path, module: str, *arguments: object) -> None:
-    """Runs `python -m MODULE ARGUMENTS`, which converts the data of `source`.
-
-    Raises:
-      UserError: it failed.
-    """
-    if status := guarded([sys.executable, "-m", module, *arguments]):
-        raise UserError(f"converting {source} failed; see above", status)
-
-
-def evaluated(task: Any, checkpoints: pathlib.Path) -> Mapping[str, Any]:
-    """Returns the arrays of an evaluation with the newest checkpoint's weights.
-
-    Raises:
-      UserError: the folder has no checkpoint.
-    """
-    from common.distributed import replicas
-    from common.train import checkpoint, checkpoint_file
-    from common.train.loop import Loop
-    from common.train.probe import Probe
-
-    saved = checkpoint_file.checkpoints(checkpoints)
-    if not saved:
-        raise UserError(f"{checkpoints}: the run's weights are gone; remove its record to train it again")
-    loop = Loop(task, replicas.make(task.config))
-    checkpoint.restore_weights(loop.state, saved[-1])
-    arrays = Probe(loop).evaluate()[1]
-    loop.replicas.close()
-    return arrays
-
-
-def folder_for(home: pathlib.Path, table: str, rows: int, otherwise: pathlib.Path) -> pathlib.Path:
-    """Chooses a table's folder: `home`, or `otherwise` if the table in `home` has more rows.
-
-    Args:
-      home: the study's folder in lab/studies/.
-      table: name of the csv file.
-      rows: number of rows of the new table.
-      otherwise: the folder of a partial table.
-    """
-    path = home / table
-    lines = path.read_text().splitlines() if path.is_file() else []
-    had = len(lines) - 1
-    if rows >= had:
-        return home
-    print(f"{path} has {had} rows, this one {rows}: it goes to {otherwise}", flush=True)
-    return otherwise
-
-
-def guarded(command: Sequence[Any], **options: Any) -> int:
-    """Runs one command in the project's folder with `Children.run`; SIGTERM and Ctrl-C end it. For the main thread."""
-    children = Children(FIX)
-    with children.ended_by_signals():
-        return children.run(command, cwd=files.ROOT, **options)
 
 
 def published(path: pathlib.Path) -> dict[Identity, dict]:

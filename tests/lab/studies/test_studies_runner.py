@@ -2,11 +2,7 @@
 
 import dataclasses
 import pathlib
-import shutil
-import signal
-import subprocess
 import sys
-import time
 
 import pytest
 
@@ -14,7 +10,6 @@ from common.errors import UserError
 from lab.studies import __main__ as studies_main
 from lab.studies import legw, runner
 from lab.studies.legw_values import MNIST
-from timetotrain.launch import procfs
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 # A benchmark that writes a log chosen by its seed, and ends with 1, the status of a missed target and an exception.
@@ -46,7 +41,7 @@ class Row:
     flags: tuple[str, ...] = ()
 
 
-STUDY = runner.Study(name="idle", benchmark="idle", preset="cpu-tiny", data=lambda: ROOT, checkpoints=2)
+STUDY = runner.Study(name="idle", benchmark="idle", preset="cpu-tiny", data=lambda: ROOT)
 
 
 @pytest.fixture
@@ -69,12 +64,11 @@ def test_a_missed_target_and_a_divergence_are_results(run, seed, quality) -> Non
 def test_a_run_begins_without_what_an_interrupted_one_left(run, tmp_path) -> None:
     """A run that resumed would lack a part of its curve and its time to train."""
     folder = tmp_path / "results" / "study-idle"
-    left = [folder / "checkpoints" / "row" / "checkpoint_00000010.npz", folder / "logs" / "row" / "old.txt"]
-    for path in left:
-        path.parent.mkdir(parents=True)
-        path.touch()
-    assert run(1)["quality"] == 0.5 and not any(path.exists() for path in left)
-    assert runner.Runner(STUDY).log(Row("row")).is_file()
+    left = folder / "logs" / "row" / "old.txt"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert run(1)["quality"] == 0.5 and not left.exists()
+    assert list(left.parent.glob("*/*/result_0.txt"))
 
 
 def test_a_second_call_touches_nothing_of_a_call_that_trains(run, tmp_path) -> None:
@@ -93,13 +87,6 @@ def test_what_cannot_be_removed_does_not_stop_a_run(run, tmp_path, monkeypatch) 
     (tmp_path / "results/study-idle/logs/row").mkdir(parents=True)
     monkeypatch.setattr(runner.shutil, "rmtree", lambda *_, **__: None)
     assert run(1)["quality"] == 0.5
-
-
-def test_a_log_that_is_gone_is_one_line(run, tmp_path) -> None:
-    run(1)
-    shutil.rmtree(tmp_path / "results/study-idle/logs")
-    with pytest.raises(UserError, match="the run's log is gone; remove .*rows/row.json to train it again"):
-        runner.Runner(STUDY).log(Row("row"))
 
 
 def test_a_record_that_a_full_disk_refuses_is_one_line_and_no_record(run, tmp_path, monkeypatch) -> None:
@@ -121,53 +108,10 @@ def test_an_exception_is_one_line_that_says_where_the_rest_is(run, tmp_path, see
     assert not list(tmp_path.glob("results/*/rows/*"))
 
 
-# A study that makes its data first.
-MAKING = """
-import pathlib, sys, types
-from common.errors import UserError
-from lab.studies import runner
-
-def data():
-    status = runner.guarded(["bash", "-c", "sleep 120 & echo $!; wait; exit 3"])
-    raise UserError(f"making it failed: {status}")
-
-runner.ROOT = pathlib.Path(sys.argv[1])
-row = types.SimpleNamespace(id="row", seed=0, flags=())
-runner.identity = lambda study, row, extra: ("", row.seed)
-try:
-    runner.Runner(runner.Study(name="idle", benchmark="idle", preset="", data=data)).run_all([row])
-except UserError as error:
-    print(error)
-    sys.exit(error.exit_code)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_study_that_is_ended_while_it_makes_its_data_leaves_nothing_running(tmp_path, number) -> None:
-    command = [sys.executable, "-c", MAKING, str(tmp_path)]
-    study = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    sleeper = int(study.stdout.readline())
-    began = time.monotonic()
-    study.send_signal(number)
-    said = study.stdout.read()
-    assert study.wait(60) == 128 + number and said.startswith(signal.Signals(number).name)
-    assert time.monotonic() - began < 60 and procfs.state(sleeper) in ("", "Z")
-
-
 def test_overrides_that_name_no_field_are_refused() -> None:
     """A seed as an override is refused, because it would turn the rows of three seeds into one run."""
     with pytest.raises(UserError, match="--seed=7: only --config.FIELD=VALUE may follow --"):
         runner.Runner(STUDY, overrides=["--config.precision=fp32", "--seed=7"])
-
-
-def test_a_part_does_not_replace_a_whole_table(tmp_path, capsys) -> None:
-    home, other = tmp_path / "studies", tmp_path / "results"
-    assert runner.folder_for(home, "results.csv", 0, other) == home
-    home.mkdir()
-    (home / "results.csv").write_text("a\n1\n2\n")
-    assert runner.folder_for(home, "results.csv", 1, other) == other
-    assert "results.csv has 2 rows, this one 1: it goes to" in capsys.readouterr().out
-    assert runner.folder_for(home, "results.csv", 2, other) == home
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys) -> None:
