@@ -81,9 +81,13 @@ def open_storage(where: str | pathlib.Path) -> RDBStorage:
             path.parent.mkdir(parents=True, exist_ok=True)
             url = f"sqlite:///{path}"
         if url.startswith("sqlite"):
-            options = {"connect_args": {"timeout": 60}}  # Seconds that a process waits for another one's writes.
+            options = {
+                "connect_args": {"timeout": 60}
+            }  # Seconds that a process waits for another one's writes.
         beat = {"heartbeat_interval": BEAT_SECONDS, "grace_period": GRACE_SECONDS}
-        with contextlib.suppress(sqlalchemy.exc.SQLAlchemyError):  # Another search may be creating the tables.
+        with contextlib.suppress(
+            sqlalchemy.exc.SQLAlchemyError
+        ):  # Another search may be creating the tables.
             return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
         time.sleep(1)
         return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
