@@ -10,7 +10,6 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from common.errors import UserError
 
@@ -133,18 +132,14 @@ def write_atomically(path: pathlib.Path, data: bytes, fix: str = "") -> None:
 
 
 def write_csv(
-    path: pathlib.Path,
-    heads: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    fix: str = "",
-    line_end: str = "\r\n",
+    path: pathlib.Path, heads: Sequence[str], rows: Iterable[Iterable], fix: str = "", line_end: str = "\r\n"
 ) -> None:
-    """Writes a CSV file with the header `heads`."""
+    """Writes a CSV file with the header `heads`; half of a surrogate pair, which has no UTF-8 form, is escaped."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator=line_end)
     writer.writerow(heads)
     writer.writerows(rows)
-    write_atomically(path, text.getvalue().encode(), fix)
+    write_atomically(path, text.getvalue().encode(errors="backslashreplace"), fix)
 
 
 def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:

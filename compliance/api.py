@@ -17,15 +17,11 @@ from compliance.submission.verdict import Outcome
 from compliance.verdict import GO, NO_GO, Verdict, of_findings, together  # noqa: F401 (part of the library)
 
 # `check` reports these rules as advice, `package` as errors: a submission needs them, a published log may lack them.
-PACKAGING_ERRORS = frozenset(
-    (
-        "line.order", "eval.schedule", "train_samples.count", "eval_samples.count", "smoke_run",
-        "no_mlperf_result",
-    )
-    + ("resumed_from_step", "run.before-init", "tree.duplicate", "tree.seed", "tree.run-count", "tree.score")
-    + ("tree.file-missing", "tree.system-missing", "system.count", "system.field", "tree.system-unclear")
-    + ("tree.layout",)
-)  # fmt: skip
+PACKAGING_ERRORS = frozenset((
+    "line.order", "eval.schedule", "train_samples.count", "eval_samples.count", "smoke_run", "no_mlperf_result",
+    "resumed_from_step", "run.before-init", "tree.duplicate", "tree.seed", "tree.run-count", "tree.score",
+    "tree.file-missing", "tree.system-missing", "system.count", "system.field", "tree.system-unclear", "tree.layout",
+))  # fmt: skip
 
 
 def check(
@@ -42,8 +38,7 @@ def check(
       division: the division that every log must be in; None: the division that each log names.
       packaging: report PACKAGING_ERRORS as errors instead of advice.
 
-    Raises:
-      UserError: a path does not exist, or the ruleset or division is unknown.
+    Raises UserError: a path does not exist, or the ruleset or division is unknown.
     """
     if ruleset is not None and ruleset not in rules.RULESETS:
         raise UserError(f"unknown ruleset {ruleset!r}; known: {', '.join(rules.RULESETS)}")
@@ -84,19 +79,15 @@ def _one_path(
     else:
         outcome = Outcome([str(path)], [], [log])
     # The olympic mean drops one failed run (unet3d: four), so its errors do not refuse the submission.
+    dropped = outcome.dropped
     findings = [
-        finding._replace(severity=ADVICE)
-        if log.path in outcome.dropped and finding.rule != "not-checked"
-        else finding
+        one._replace(severity=ADVICE) if log.path in dropped and one.rule != "not-checked" else one
         for log in outcome.logs
-        for finding in log.findings
+        for one in log.findings
     ]
     findings += outcome.findings
     if packaging:
-        findings = [
-            one._replace(severity=ERROR) if one.severity == ADVICE and one.rule in PACKAGING_ERRORS else one
-            for one in findings
-        ]
+        findings = [one._replace(severity=ERROR) if one.rule in PACKAGING_ERRORS else one for one in findings]
     verdict, by_findings = outcome.verdict, of_findings(findings, any(log.smoke for log in outcome.logs))
     if log is not None or GO != by_findings.answer != verdict.answer != NO_GO:
         verdict = by_findings

@@ -8,16 +8,13 @@ from compliance.log import rules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a log, a results folder or a submission tree"
-    )
-    parser.add_argument("--ruleset", choices=rules.RULESETS, help="default: what the tree and the log say")
-    parser.add_argument(
-        "--division", choices=rules.DIVISIONS, help="what the logs must be; default: what they say"
-    )
-    parser.add_argument("--format", choices=tuple(FORMATS), default="text")
-    parser.add_argument("--output", "-o", metavar="FILE", help="write there instead of to standard output")
-    parser.add_argument("--strict", action="store_true", help="exit 1 on advice, too")
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="a log, a results folder or a submission tree")
+    add("--ruleset", choices=rules.RULESETS, help="default: what the tree and the log say")
+    add("--division", choices=rules.DIVISIONS, help="what the logs must be; default: what they say")
+    add("--format", choices=tuple(FORMATS), default="text")
+    add("--output", "-o", metavar="FILE", help="write there instead of to standard output")
+    add("--strict", action="store_true", help="exit 1 on advice, too")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 
 from common.errors import UserError
 from compliance.findings import texts
-from compliance.hints import nearest
+from compliance.hints import hint
 from compliance.log import rules
 from compliance.log.formulas import describe_formula, uses_metadata
 from compliance.log.predicates import describe
@@ -23,11 +23,10 @@ def _target(spec: dict) -> str:
 
 def _formulas(spec: dict) -> list[tuple[str, str]]:
     """Returns (value or metadata, words) for each formula of a key."""
-    formulas = [(formula, "") for formula in spec.get("formula", ())]
-    formulas += [(formula, " at the first one") for formula in spec.get("first_formula", ())]
     return [
         ("metadata" if uses_metadata(formula) else "value", describe_formula(formula) + when)
-        for formula, when in formulas
+        for word, when in (("formula", ""), ("first_formula", " at the first one"))
+        for formula in spec.get(word, ())
     ]
 
 
@@ -61,10 +60,10 @@ def _order(spec: dict) -> list[str]:
 def describe_key(spec: dict) -> dict[str, str]:
     """Describes the rules of one key in words: {aspect: description}."""
     words = {}
-    if "occurs" in spec:
-        occurs = spec["occurs"]
-        times = f"at least {occurs['at_least']}" if isinstance(occurs, dict) else occurs.replace("_", " ")
-        words["occurs"] = times
+    if isinstance(occurs := spec.get("occurs"), dict):
+        words["occurs"] = f"at least {occurs['at_least']}"
+    elif occurs:
+        words["occurs"] = occurs.replace("_", " ")
     for other, value in spec.get("once_if", {}).items():
         words["occurs"] = f"exactly one when {other} is {value}, else none"
     phrases = [describe(spec["value"])] if "value" in spec else []
@@ -89,8 +88,7 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 def explain(rule: str) -> str:
     """Describes in words what a rule requires.
 
-    Raises:
-      UserError: the rule is unknown; the message suggests the nearest names.
+    Raises UserError: the rule is unknown; the message suggests the nearest names.
     """
     about = texts()
     key, _, aspect = rule.partition(".")
@@ -119,9 +117,8 @@ def explain(rule: str) -> str:
         if aspect in about["aspects"]:
             lines.append(f"  {about['aspects'][aspect]}")
     if not lines:
-        near = nearest(rule, known_rules()) or nearest(key, known_rules())
-        hint = f"did you mean {near}?" if near else "`explain all` lists them"
-        raise UserError(f"there is no rule {rule!r}; {hint}")
+        known = known_rules()
+        raise UserError(f"there is no rule {rule!r}; {hint((rule, key), known, '`explain all` lists them')}")
     return "\n".join(lines)
 
 
@@ -146,18 +143,11 @@ def run_explain(options: argparse.Namespace) -> int:
 
 
 def add_rules_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "benchmark",
-        metavar="BENCHMARK",
-        nargs="?",
-        help="resnet, ssd, ...; without it: the rounds and their benchmarks",
-    )
+    without = "resnet, ssd, ...; without it: the rounds and their benchmarks"
+    parser.add_argument("benchmark", metavar="BENCHMARK", nargs="?", help=without)
     parser.add_argument("division", metavar="DIVISION", nargs="?", default="closed", help="closed or open")
-    parser.add_argument(
-        "--ruleset",
-        choices=rules.RULESETS,
-        help="default: the newest with rules for the benchmark; 0.7.0 for those that this project trains",
-    )
+    newest = "default: the newest with rules for the benchmark; 0.7.0 for those that this project trains"
+    parser.add_argument("--ruleset", choices=rules.RULESETS, help=newest)
 
 
 def overview(ruleset: str | None = None) -> str:
@@ -179,26 +169,22 @@ def overview(ruleset: str | None = None) -> str:
 def table(ruleset: str, division: str, benchmark: str) -> str:
     """Lists the keys that a log must have, with their allowed values.
 
-    Raises:
-      UserError: the ruleset does not know the benchmark or division.
+    Raises UserError: the ruleset does not know the benchmark or division.
     """
     if benchmark in rules.HPC_BENCHMARKS:
         raise UserError(f"{benchmark} is a benchmark of MLPerf HPC, which is not covered")
     known = rules.benchmarks(ruleset, division if division in rules.DIVISIONS else None)
     for word, value, choices in (("division", division, rules.DIVISIONS), ("benchmark", benchmark, known)):
         if value not in choices:
-            near = nearest(value, choices)
-            hint = f"did you mean {near}?" if near else f"known: {', '.join(choices)}"
-            raise UserError(f"ruleset {ruleset} has no {word} {value!r}; {hint}")
+            raise UserError(f"ruleset {ruleset} has no {word} {value!r}; {hint((value,), choices)}")
     name = rules.benchmark_section(ruleset, division, benchmark)
     if name not in rules.names(ruleset):
         raise UserError(
             f"ruleset {ruleset} names {benchmark} and has no rules for it; name an earlier --ruleset"
         )
     info = rules.load(ruleset, name)
-    every = {**rules.load(ruleset, "common")["keys"]}
-    if f"{division}/common" in rules.names(ruleset):
-        every.update(rules.load(ruleset, f"{division}/common")["keys"])
+    common = [one for one in ("common", f"{division}/common") if one in rules.names(ruleset)]
+    every = {key: spec for one in common for key, spec in rules.load(ruleset, one)["keys"].items()}
     sections = [("every log", every), (f"{benchmark}, {division}", info["keys"])]
     for key, spec in info["keys"].items():
         if "selects" in spec:

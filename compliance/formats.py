@@ -1,5 +1,6 @@
 """Formats the outcome of a check as text, JSON and JUnit XML; compliance/sarif.py has SARIF."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
@@ -100,12 +101,8 @@ def _acceptance(outcome: Outcome) -> list[str]:
 
 def _rulesets(outcome: Outcome) -> list[str]:
     """Returns a line for each ruleset that the check chose, with the reason; none if the user chose the ruleset."""
-    taken: dict[tuple[str, str], int] = {}
-    for log in outcome.logs:
-        if log.ruleset_reason and log.ruleset_reason != ASKED_FOR:
-            pair = log.ruleset, log.ruleset_reason
-            taken[pair] = taken.get(pair, 0) + 1
-    rows = sorted(taken.items(), key=lambda row: -row[1])
+    chosen = (log for log in outcome.logs if log.ruleset_reason not in ("", ASKED_FOR))
+    rows = Counter((log.ruleset, log.ruleset_reason) for log in chosen).most_common()
     lines = [clean(f"ruleset {name}, {plural(n, 'log')}: {why}") for (name, why), n in rows[:_SHOWN_RULESETS]]
     rest = sum(count for _, count in rows[_SHOWN_RULESETS:])
     return [*lines, f"other rulesets, {plural(rest, 'log')}"] if rest else lines

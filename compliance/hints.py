@@ -1,6 +1,6 @@
 """Suggests the intended name or value for a misspelled name or a wrongly scaled value."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Names that published logs or frameworks use -> the names in the rules.
 _ALIASES = {
@@ -24,6 +24,17 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
     matches = get_close_matches(plain[:100], known, n=1, cutoff=0.75)
     return matches[0] if matches else None
+
+
+def hint(words: Iterable[str], known: Sequence[str], otherwise: str = "") -> str:
+    """Returns the end of an error about an unknown name: the known one that a word probably means, or `otherwise`."""
+    near = next(filter(None, (nearest(word, known) for word in words)), None)
+    return f"did you mean {near}?" if near else otherwise or f"known: {', '.join(known)}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Returns the first names and how many more there are: "a, b and 3 more"."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def rescaled(value: object, holds) -> float | None:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, SimpleNamespace, TracebackType
 
 from common.errors import UserError
 from compliance.findings import ERROR, Finding
@@ -53,8 +53,7 @@ class Run:
       block_epochs: for benchmarks that count epochs, the epochs between two evaluations.
       tell: takes each finding about a record after the clock has started; default: one line on standard error.
 
-    Raises:
-      UserError: the header lacks a field, the round or the benchmark is unknown, or the file cannot be written.
+    Raises UserError: the header lacks a field, the round or the benchmark is unknown, or the file cannot be written.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Run:
         self._tell, self._block_epochs, self._at = tell, block_epochs, 0.0
         self._checker = StreamChecker(self.ruleset, path=str(self.path))
         self._rules = self.ruleset, self.division, self.benchmark
-        self._line, self._joined, self._in_block, self._seen = 0, 0, False, set()
+        self._line, self._joined, self._block, self._seen = 0, 0, {}, set()
         self._handlers: dict[int, object] = {}
         self._stopping, self._late = False, 0
         self._file = self._open() if write else None
@@ -118,8 +117,7 @@ class Run:
     def start(self) -> None:
         """Writes init_stop and run_start; call it right before the first touch of training data.
 
-        Raises:
-          UserError: the round's rules refuse the header, or ask for a key that it lacks.
+        Raises UserError: the round's rules refuse the header, or ask for a key that it lacks.
         """
         lacking = missing_keys(*self._rules, self._seen)
         if lacking:
@@ -177,7 +175,7 @@ class Run:
     # ---------------------------------------------------------------------------------------- evaluations
 
     @contextlib.contextmanager
-    def evaluation(self, **place: float) -> Iterator[Evaluation]:
+    def evaluation(self, **place: float) -> Iterator[SimpleNamespace]:
         """Brackets an evaluation, for its time in the log: set `value` of what this yields.
 
         Args:
@@ -185,7 +183,7 @@ class Run:
         """
         if self.unit not in place:
             raise UserError(f"{self.path}: {self.benchmark} counts {self.unit}; give {self.unit}=...")
-        result = Evaluation()
+        result = SimpleNamespace(value=None)
         if self.stopped:
             yield result
             return
@@ -225,16 +223,15 @@ class Run:
         self.reached |= bool(met) and self._joined >= evaluations_needed(*self._rules, how["into"])
 
     def _begin_block(self) -> None:
-        self._in_block = True
         by_epoch = self.unit == "epoch_num"
-        self._first = {"first_epoch_num" if by_epoch else self.unit: self._number() + by_epoch}
+        self._block = {"first_epoch_num" if by_epoch else self.unit: self._number() + by_epoch}
         length = {"epoch_count": self._block_epochs} if by_epoch else {}
-        self.event("block_start", kind=_START, metadata=self._first | length)
+        self.event("block_start", kind=_START, metadata=self._block | length)
 
     def _end_block(self) -> None:
-        if self._in_block:
-            self._in_block = False
-            self.event("block_stop", kind=_END, metadata=self._first)
+        block, self._block = self._block, {}
+        if block:
+            self.event("block_stop", kind=_END, metadata=block)
 
     def _number(self) -> float:
         return int(self._at) if float(self._at).is_integer() else self._at
@@ -246,8 +243,7 @@ class Run:
     ) -> None:
         """Writes one record, and checks it. For what the other methods do not write, such as throughput.
 
-        Raises:
-          UserError: the value has no JSON form, or the disk is full.
+        Raises UserError: the value has no JSON form, or the disk is full.
         """
         caller = _caller()
         about = {"file": caller.f_code.co_filename, "lineno": caller.f_lineno, **(metadata or {})}
@@ -321,12 +317,6 @@ class Run:
 def _is_ours_to_set(number: int) -> bool:
     """Whether a signal is not ignored (as under nohup), and its handler is not one that only C knows."""
     return signal.getsignal(number) not in (signal.SIG_IGN, None)
-
-
-class Evaluation:
-    """An evaluation in progress; `value` is its result."""
-
-    value: object = None
 
 
 def _is_pair(value: object) -> bool:

@@ -30,13 +30,8 @@ class Verdict(NamedTuple):
     @property
     def exit_status(self) -> int:
         """Returns 0 for GO and sound practice, 1 for NO_GO, 2 for NOT_CHECKED."""
-        if (
-            self.answer == NOT_CHECKED
-            and self.reasons
-            and all(reason.endswith(PRACTICE) for reason in self.reasons)
-        ):
-            return 0
-        return (GO, NO_GO, NOT_CHECKED).index(self.answer)
+        sound = bool(self.reasons) and all(reason.endswith(PRACTICE) for reason in self.reasons)
+        return 0 if sound and self.answer == NOT_CHECKED else (GO, NO_GO, NOT_CHECKED).index(self.answer)
 
 
 def of_findings(findings: Sequence[Finding], practice: bool) -> Verdict:

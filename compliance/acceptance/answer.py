@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from compliance.acceptance.probability import Estimate, Question, estimate, step_of
 from compliance.findings import Finding
+from compliance.hints import listed
 from compliance.submission import rcp
 from compliance.submission.rcp import Convergence
 from compliance.submission.runs import Run
@@ -111,9 +112,7 @@ def _refused_anyway(folder: ResultFolder, logs: Sequence[Log]) -> list[tuple[str
 
 def _why(log: Log) -> str:
     """Returns the rules that a log breaks, the first few by name."""
-    more = len(log.errors) - _SHOWN
-    rules = ", ".join(error.rule for error in log.errors[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return rules or "not converged"
+    return listed([error.rule for error in log.errors], _SHOWN) or "not converged"
 
 
 def _complete(judged: Convergence | None, bypass: bool, scaling: float) -> tuple:
@@ -167,24 +166,14 @@ def _under_way(folder: ResultFolder, logs: Sequence[Log]) -> tuple:
         return OPEN, None, None, [reason], "stop: ask for a convergence point at this batch size first"
     known = tuple(one.to_converge for one in runs)
     spoiled = sum(bool(log.errors) and log.run.to_converge is not None for log in logs)
-    chances = estimate(
-        Question(
-            point.mean,
-            point.stdev,
-            point.least,
-            folder.needed,
-            folder.may_fail,
-            known,
-            spoiled,
-            step_of(runs),
-        )
-    )
+    reference = point.mean, point.stdev, point.least
+    chances = estimate(Question(*reference, folder.needed, folder.may_fail, known, spoiled, step_of(runs)))
     reason = "more runs are expected to fail than may"
     if chances.low is not None:
         reason = (
             f"the mean of all {folder.needed} runs will be {chances.low:,.6g} to {chances.high:,.6g} (90 %); "
-            f"at least {point.least:,.6g} is needed (reference {point.mean:,.6g})"
         )
+        reason += f"at least {point.least:,.6g} is needed (reference {point.mean:,.6g})"
     advice = _advise(chances, more)
     if kind == "smallest":
         advice += "; below the smallest batch size of the reference, a faster mean needs a point of its own"

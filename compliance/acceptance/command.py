@@ -24,17 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=("text", "json"), default="text")
     add("--watch", action="store_true", help="follow the logs while they grow; end when all runs are in")
     add("--every", type=float, default=5.0, metavar="SECONDS", help="of --watch (default: %(default)s)")
-    add(
-        "--stale", type=float, default=STALE_MINUTES, metavar="MINUTES",
-        help="a log without run_stop that is this old has ended (default: %(default)s)",
-    )  # fmt: skip
+    stale = "a log without run_stop that is this old has ended (default: %(default)s)"
+    add("--stale", type=float, default=STALE_MINUTES, metavar="MINUTES", help=stale)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the answer. Returns 1 for no-go, 2 for not checked, else 0.
 
-    Raises:
-      UserError: the tree does not exist, or has no results/<system>/<benchmark>/, or --every is not a time.
+    Raises UserError: the tree does not exist, or has no results/<system>/<benchmark>/, or --every is not a time.
     """
     if not options.tree.is_dir():
         raise UserError(f"{options.tree}: no such folder; name a submitter's folder with results/")

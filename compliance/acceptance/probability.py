@@ -21,7 +21,7 @@ how well the probabilities hold in both.
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from random import Random
 from statistics import fmean, median
@@ -83,9 +83,8 @@ def estimate(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Es
     passes = len(passing) / len(means)
     factors = [max(1.0, asked.mean / mean) for mean in passing]
     scaled = sum(factor > 1 for factor in factors) / len(means)
-    low, high = (
-        (finite[int(0.05 * len(finite))], finite[int(0.95 * (len(finite) - 1))]) if finite else (None, None)
-    )
+    low = finite[int(0.05 * len(finite))] if finite else None
+    high = finite[int(0.95 * (len(finite) - 1))] if finite else None
     most = passes
     if look_ahead and left and 0 < passes < 1:
         nexts = sorted(future[0] for future in _futures(asked, left, draws) if future[0] < math.inf)
@@ -184,13 +183,6 @@ def _noise(degrees: float, draws: int) -> list[tuple[float, float, float, list[f
 @cache
 def _common(draws: int) -> list[tuple[float, float, list[float], list[float]]]:
     """Returns what every number of degrees shares; most of the time goes into it."""
-    random = Random(0)
-    return [
-        (
-            random.gauss(0, 1),
-            random.random(),
-            [random.gauss(0, 1) for _ in range(MOST_RUNS)],
-            [random.random() for _ in range(MOST_RUNS)],
-        )
-        for _ in range(draws)
-    ]
+    random, runs = Random(0), range(MOST_RUNS)
+    normal, uniform = partial(random.gauss, 0, 1), random.random
+    return [(normal(), uniform(), [normal() for _ in runs], [uniform() for _ in runs]) for _ in range(draws)]

@@ -56,10 +56,8 @@ class Watch:
         growing = {path for path, size in sizes.items() if self._first_sizes.setdefault(path, -1) != size}
         self._first_sizes |= {path: sizes[path] for path in growing if self._first_sizes[path] == -1}
         lines: list[str] = []
-        submissions, results = self._tree.submissions, self._tree.logs
-        for name, folder, logs, *more in folders_of(
-            submissions, results, (self.clock(), self.stale), growing
-        ):
+        of_tree = self._tree.submissions, self._tree.logs, (self.clock(), self.stale), growing
+        for name, folder, logs, *more in folders_of(*of_tree):
             path = folder.path
             # Without a named round, the header of a log that has no run_start may suggest another one later.
             logs = [log for log in logs if self.ruleset or log.ended or log.run.started is not None]
@@ -85,9 +83,8 @@ class Watch:
             if known is None or known[:3] != (size, ruleset, True):
                 settled = _ends_a_line(path) or (known is not None and known[0] == size)
                 waiting.append((path, size, settled))
-        for (path, size, settled), result in zip(
-            waiting, check_logs([path for path, *_ in waiting], ruleset)
-        ):
+        checked = check_logs([path for path, *_ in waiting], ruleset)
+        for (path, size, settled), result in zip(waiting, checked):
             findings = [one for one in result.findings if settled or not one.rule.startswith("line-")]
             self._results[path] = (size, ruleset, settled, result._replace(findings=findings))
         return [self._results[path][3] for path in paths]

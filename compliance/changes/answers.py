@@ -15,21 +15,17 @@ from typing import NamedTuple
 from common.errors import UserError
 from compliance.changes import hyperparameters
 from compliance.changes.hyperparameters import BATCH, FIXED, GROUP, Side
+from compliance.hints import listed
 from compliance.report.output import minutes, value
 from compliance.submission import scores, tree_system
 from compliance.submission.tree_files import kind_of, walk
 
 MAY, MAY_NOT, ASK, SAME = "may", "may not", "ask", ""
 # Fields of a description that say which hardware ran; a correction of the others changes no result.
-_HARDWARE = frozenset(
-    ("number_of_nodes", "host_processors_per_node", "accelerators_per_node", "accelerator_model_name")
-    + (
-        "host_processor_model_name",
-        "accelerator_memory_capacity",
-        "accelerator_interconnect",
-        "host_networking",
-    )
-)
+_HARDWARE = frozenset((
+    "number_of_nodes", "host_processors_per_node", "accelerators_per_node", "accelerator_model_name",
+    "host_processor_model_name", "accelerator_memory_capacity", "accelerator_interconnect", "host_networking",
+))  # fmt: skip
 _FRAMEWORK = frozenset(("framework", "other_software_stack", "operating_system"))
 _MAX_FILES = 100_000
 
@@ -48,8 +44,7 @@ class Change(NamedTuple):
 def of_folders(a: Path, b: Path, rounds: tuple[str, str]) -> Iterator[Change]:
     """Yields the differences of two folders of runs of one benchmark on one system.
 
-    Raises:
-      UserError: one of them holds no logs, or logs of several benchmarks.
+    Raises UserError: one of them holds no logs, or logs of several benchmarks.
     """
     sides = [hyperparameters.read(path, ruleset or None) for path, ruleset in zip((a, b), rounds)]
     settings = list(_settings(*sides))
@@ -90,25 +85,17 @@ def _of_setting(kind: str, name: str, a: Side, b: Side) -> tuple[str, str]:
 
 
 def _runs(a: Path, b: Path, borrowed: bool, later_round: bool) -> Iterator[Change]:
-    names = [{file.name for file in scores.result_files(path)} for path in (a, b)]
-    equal = {name for name in names[0] & names[1] if filecmp.cmp(a / name, b / name, shallow=False)}
-    kinds = (
-        ("changed", sorted((names[0] & names[1]) - equal)),
-        ("only in A", sorted(names[0] - names[1])),
-        ("only in B", sorted(names[1] - names[0])),
-    )
-    for kind, files in kinds:
-        if not files:
-            continue
-        if later_round:
-            answer, why = SAME, "runs of another round"
-        elif borrowed:
-            answer = ASK
-            why = "new runs only with borrowed hyperparameters, once, or where an objection asks for them"
-        else:
-            answer, why = MAY_NOT, "the settings are the same: new runs would only be other, better luck"
-        shown = ", ".join(files[:4]) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
-        yield Change("runs", kind, str(len(names[0])), str(len(names[1])), answer, f"{shown}: {why}")
+    names = first, second = [{file.name for file in scores.result_files(path)} for path in (a, b)]
+    equal = {name for name in first & second if filecmp.cmp(a / name, b / name, shallow=False)}
+    kinds = {"changed": first & second - equal, "only in A": first - second, "only in B": second - first}
+    answer, why = MAY_NOT, "the settings are the same: new runs would only be other, better luck"
+    if later_round:
+        answer, why = SAME, "runs of another round"
+    elif borrowed:
+        answer = ASK
+        why = "new runs only with borrowed hyperparameters, once, or where an objection asks for them"
+    for kind, files in ((kind, sorted(files)) for kind, files in kinds.items() if files):
+        yield Change("runs", kind, *map(str, map(len, names)), answer, f"{listed(files, 4)}: {why}")
     if later_round and equal:
         why = "logs of an earlier round: an issue before the first review meeting, and they must pass the new checker"
         yield Change("runs", "sent again", str(len(equal)), str(len(equal)), ASK, why)

@@ -25,10 +25,9 @@ _SAYS = {
     SYSTEM: "no hyperparameter: stays as submitted",
 }
 # They follow the batch or name it; the rules do not list them among what must stay.
-_EXPLAINED = frozenset((
-    "config_filename", "tensor_parallelism", "pipeline_parallelism", "context_parallelism",
-    "expert_parallelism",
-))  # fmt: skip
+_EXPLAINED = frozenset(
+    ("config_filename", "tensor_parallelism", "pipeline_parallelism", "context_parallelism", "expert_parallelism")
+)  # fmt: skip
 _ONCE = (
     "once for each benchmark entry, declared by Monday of review week 3, in the final code by Wednesday",
     "software, system and configuration stay; only the largest scale of a system may change, to a larger or faster one",
@@ -65,12 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("own", metavar="OWN", type=Path, help="your folder of runs: results/<system>/<benchmark>")
     add("other", metavar="OTHER", type=Path, help="the other submitter's folder of runs")
-    add(
-        "--again",
-        metavar="NEW",
-        type=Path,
-        help="your runs with the borrowed values: were they borrowed by the rules?",
-    )
+    new = "your runs with the borrowed values: were they borrowed by the rules?"
+    add("--again", metavar="NEW", type=Path, help=new)
     add("--ruleset", choices=rules.RULESETS, help="default: what the logs say")
     add("--format", choices=("text", "json"), default="text", help="default: %(default)s")
 
@@ -78,8 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the comparison; returns 1 if the rules do not allow it, else 0.
 
-    Raises:
-      UserError: a folder has no logs, or logs of several benchmarks.
+    Raises UserError: a folder has no logs, or logs of several benchmarks.
     """
     rounds, guessed = rounds_of(options.own, options.other, options.ruleset)
     places = zip((options.own, options.other), rounds)
@@ -89,12 +83,11 @@ def run(options: argparse.Namespace) -> int:
         print(guessed)
     borrowing = compare(*sides, again)
     if options.format == "json":
-        head = {
-            "benchmark": borrowing.benchmark,
-            "ruleset": borrowing.ruleset,
-            "allowed": not borrowing.refused,
+        content = asdict(borrowing)
+        head = {name: content.pop(name) for name in ("benchmark", "ruleset")} | {
+            "allowed": not borrowing.refused
         }
-        print(json.dumps(head | asdict(borrowing), indent=2))
+        print(json.dumps(head | content, indent=2))
     else:
         print(_text(borrowing, again is not None))
     return int(bool(borrowing.refused))
@@ -149,22 +142,18 @@ def _wrong(name: str, kind: str, rule: str, texts: Sequence[str], new: str, agai
 def _refused(own: Side, other: Side) -> list[str]:
     reasons = []
     if own.benchmark != other.benchmark:
-        reasons.append(
-            f"OWN is {own.benchmark or 'no benchmark'}, OTHER {other.benchmark or 'none'}: one benchmark only"
-        )
+        pair = f"OWN is {own.benchmark or 'no benchmark'}, OTHER {other.benchmark or 'none'}"
+        reasons.append(f"{pair}: one benchmark only")
     if own.ruleset != other.ruleset:
-        reasons.append(
-            f"OWN is of round {own.ruleset}, OTHER of {other.ruleset}: only within the review of one round"
-        )
+        pair = f"OWN is of round {own.ruleset}, OTHER of {other.ruleset}"
+        reasons.append(f"{pair}: only within the review of one round")
     if own.benchmark in hyperparameters.NO_BORROWING:
         reasons.append(f"the hyperparameters of {own.benchmark} are fixed: the rules allow no borrowing")
     if own.org and own.org == other.org:
         reasons.append(f"both are of {own.org}: hyperparameters are borrowed from another submitter")
     for side, name in ((own, "OWN"), (other, "OTHER")):
-        loose = [
-            key for key in side.differing if hyperparameters.kind(key, own.benchmark, own.ruleset) != SYSTEM
-        ]
-        if loose:
+        kinds = {key: hyperparameters.kind(key, own.benchmark, own.ruleset) for key in side.differing}
+        if loose := [key for key, kind in kinds.items() if kind != SYSTEM]:
             reasons.append(f"the runs of {name} differ in {', '.join(loose)}: make them one set first")
     return reasons
 
@@ -176,18 +165,13 @@ def _notes(own: Side, other: Side, again: Side | None) -> list[str]:
     batches = [side.settings.get("global_batch_size") for side in (own, other)]
     means = [_mean(side) for side in (own, other)]
     if batches[0] == batches[1] and None not in means:
-        notes.append(
-            f"at batch {batches[0]} OWN converges after {value(means[0])}, OTHER after {value(means[1])}"
-        )
+        told = f"OWN converges after {value(means[0])}, OTHER after {value(means[1])}"
+        notes.append(f"at batch {batches[0]} {told}")
     if again is None:
         return [*notes, *_ONCE]
-    texts = [
-        {name: hyperparameters.shown(side, name) for name in sorted(_EXPLAINED)} for side in (own, again)
-    ]
-    if moved := [name for name, text in texts[1].items() if text != texts[0][name]]:
-        notes.append(
-            f"sent again with another {', '.join(moved)}: say why, the system's configuration has to stay"
-        )
+    explained, shown = sorted(_EXPLAINED), hyperparameters.shown
+    if moved := ", ".join(name for name in explained if shown(again, name) != shown(own, name)):
+        notes.append(f"sent again with another {moved}: say why, the system's configuration has to stay")
     new = _mean(again)
     if again.settings.get("global_batch_size") == batches[1] and new and means[1] and new < means[1]:
         notes.append(
@@ -207,15 +191,11 @@ def _text(borrowing: Borrowing, again: bool) -> str:
     heads = ["", "OWN", "OTHER", *(["NEW"] if again else [])]
     for kind, says in _SAYS.items():
         rows = [row for row in borrowing.rows if row.kind == kind]
-        if not rows:
-            continue
-        table = [
-            heads,
-            *([r.name, *(text or "-" for text in (r.own, r.other, r.again)[: 2 + again])] for r in rows),
-        ]
-        lines.append(f"{says}:")
-        for line, row in zip(aligned(table), [None, *rows]):
-            lines.append(f"  {line}" + (f"  rules: {row.rule}" if row and row.rule else ""))
+        values = ([row.name, row.own, row.other, row.again][: 3 + again] for row in rows)
+        table = aligned([heads, *([text or "-" for text in row] for row in values)])
+        ends = ["", *(f"  rules: {row.rule}" if row.rule else "" for row in rows)]
+        if rows:
+            lines += [f"{says}:", *(f"  {line}{end}" for line, end in zip(table, ends))]
     lines.append(f"{borrowing.same} settings are the same on all sides")
     lines += [f"note: {note}" for note in borrowing.notes]
     lines += [f"not allowed: {reason}" for reason in borrowing.refused] or ["allowed"]

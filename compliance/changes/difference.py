@@ -32,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the differences; returns 1 if one of them may not be sent again, else 0.
 
-    Raises:
-      UserError: a tree has no results, or a folder's logs are of several benchmarks.
+    Raises UserError: a tree has no results, or a folder's logs are of several benchmarks.
     """
     rounds, guessed = rounds_of(options.a, options.b, options.ruleset)
     changes, one_submitter = compare(options.a, options.b, rounds)
@@ -61,12 +60,8 @@ def rounds_of(a: Path, b: Path, ruleset: str | None = None) -> tuple[tuple[str, 
     if any(named):
         taken, why = named[0] or named[1], "as the other side's folder says"
     else:
-        firsts = {
-            folder: scores.result_files(folder)[0]
-            for path in (a, b)
-            for folder in scores.result_folders(path)
-        }
-        choice = of_submission(find(log) for log in firsts.values())
+        folders = dict.fromkeys(folder for path in (a, b) for folder in scores.result_folders(path))
+        choice = of_submission(find(scores.result_files(folder)[0]) for folder in folders)
         if choice is None:
             return ("", ""), ""
         taken, why = choice.ruleset, choice.reason.replace("; --ruleset takes another", "")
@@ -81,8 +76,7 @@ def compare(a: Path, b: Path, rounds: tuple[str, str] | None = None) -> tuple[di
     Places are folders of runs ("system/benchmark"), descriptions and codes. The differences of two submitters have no
     answer, since none of them is sent again.
 
-    Raises:
-      UserError: a tree has no results, or a folder's logs are of several benchmarks.
+    Raises UserError: a tree has no results, or a folder's logs are of several benchmarks.
     """
     trees = [_folders(path) for path in (a, b)]
     orgs = [{org for org, _, _ in tree} for tree in trees]
@@ -90,9 +84,8 @@ def compare(a: Path, b: Path, rounds: tuple[str, str] | None = None) -> tuple[di
     names = [
         {("" if alone else org.name, *rest): path for (org, *rest), path in tree.items()} for tree in trees
     ]
-    one_submitter = (
-        not alone or {org.name for org in orgs[0]} == {org.name for org in orgs[1]} or _same_org(trees)
-    )
+    called = [{org.name for org in one} for one in orgs]
+    one_submitter = not alone or called[0] == called[1] or _same_org(trees)
     rounds = rounds or rounds_of(a, b)[0]
     later = bool(rounds[0] and rounds[1] and rounds[0] != rounds[1])
     changes: dict[str, list[Change]] = {}
@@ -103,9 +96,8 @@ def compare(a: Path, b: Path, rounds: tuple[str, str] | None = None) -> tuple[di
     for label, first, second in _beside(orgs, alone):
         changes |= _described(label, first, second, again)
     if not one_submitter:
-        changes = {
-            label: [c._replace(answer=SAME, why="") for c in group] for label, group in changes.items()
-        }
+        unanswered = {"answer": SAME, "why": ""}
+        changes = {label: [one._replace(**unanswered) for one in group] for label, group in changes.items()}
     return {label: group for label, group in changes.items() if group}, one_submitter
 
 
@@ -143,15 +135,11 @@ def _beside(orgs: list[set[Path]], alone: bool) -> list[tuple[str, Path, Path]]:
 
 
 def _described(label: str, a: Path, b: Path, again: bool) -> dict[str, list[Change]]:
-    systems = sorted({path.name for org in (a, b) for path in (org / "systems").glob("*.json")})
-    changes = {
-        f"{label}systems/{name}": list(
-            answers.of_descriptions(*(org / "systems" / name for org in (a, b)), again)
-        )
-        for name in systems
-    }
-    changes[f"{label}benchmarks"] = list(answers.of_code(a / "benchmarks", b / "benchmarks"))
-    return changes
+    changes = {}
+    for name in sorted({path.name for org in (a, b) for path in (org / "systems").glob("*.json")}):
+        pair = (org / "systems" / name for org in (a, b))
+        changes[f"{label}systems/{name}"] = list(answers.of_descriptions(*pair, again))
+    return changes | {f"{label}benchmarks": list(answers.of_code(a / "benchmarks", b / "benchmarks"))}
 
 
 def _text(changes: dict[str, list[Change]], one_submitter: bool, everything: bool) -> str:

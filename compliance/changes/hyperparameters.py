@@ -21,10 +21,9 @@ BATCH, GROUP, FIXED, SYSTEM = "batch", "group", "fixed", "system"
 
 # training_rules.adoc, "Hyperparameter Borrowing": "local batch size, global batch size, batchnorm span"; the steps
 # between two updates make the local batch.
-_BATCH = frozenset(
-    ("global_batch_size", "local_batch_size", "micro_batch_size", "model_bn_span")
-    + ("gradient_accumulation_steps",)
-)
+_BATCH = frozenset((
+    "global_batch_size", "local_batch_size", "micro_batch_size", "model_bn_span", "gradient_accumulation_steps",
+))  # fmt: skip
 _GROUP = re.compile(
     r"(.*_)?opt_.*|lora_.*|(max_)?sequence_length|max_steps|max_samples|dropout|moe_aux_loss_coeff"
     r"|num_warmup_steps|start_warmup_step"
@@ -53,8 +52,7 @@ class Side:
 def read(path: Path, ruleset: str | None = None) -> Side:
     """Reads a folder of runs, or one log.
 
-    Raises:
-      UserError: no such folder, no logs in it, or logs of several benchmarks.
+    Raises UserError: no such folder, no logs in it, or logs of several benchmarks.
     """
     runs = tuple(read_run(file, ruleset) for file in scores.result_files(path))
     first = runs[0]
@@ -97,9 +95,8 @@ def rule(name: str, benchmark: str, ruleset: str) -> str:
 
 def side_obeys(name: str, side: Side) -> bool:
     """Whether every run of a side has the value that the rules fix."""
-    return all(
-        obeys(name, {**_of_header(run), **run.settings}, side.benchmark, side.ruleset) for run in side.runs
-    )
+    every = (_of_header(run) | run.settings for run in side.runs)
+    return all(obeys(name, settings, side.benchmark, side.ruleset) for settings in every)
 
 
 def obeys(name: str, settings: Mapping[str, object], benchmark: str, ruleset: str) -> bool:
@@ -115,10 +112,7 @@ def obeys(name: str, settings: Mapping[str, object], benchmark: str, ruleset: st
 
 
 def _spec(name: str, benchmark: str, ruleset: str) -> dict:
-    section = rules.benchmark_section(ruleset, "closed", benchmark)
-    if section not in rules.names(ruleset):
-        return {}
-    return rules.load(ruleset, section)["keys"].get(name, {})
+    return rules.metric(ruleset, benchmark).get("keys", {}).get(name, {})
 
 
 def shown(side: Side, name: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from compliance.code import agreement, litter
 from compliance.code.agreement import DIFFERENT, Agreement
 from compliance.findings import ADVICE, Finding, finding
+from compliance.hints import listed
 from compliance.log.logs import shown
 from compliance.submission import rounds
 from compliance.submission.runs import Run
@@ -38,29 +39,24 @@ def of_org(org: Path, folders: Mapping[Path, Sequence[Run]], ruleset: str) -> It
             yield from _framework(folder)
 
 
-def _configuration(
-    folder: Path, logs: list[Path], agreement_: Agreement, names: list[str]
-) -> Iterator[Finding]:
+def _configuration(folder: Path, logs: list[Path], one: Agreement, names: list[str]) -> Iterator[Finding]:
     where = folder if len(logs) > 1 else logs[0]
-    base = agreement_.named.replace("\\", "/").rpartition("/")[2]
+    base = one.named.replace("\\", "/").rpartition("/")[2]
     expected = f"{base[:80]} below benchmarks/{folder.name}/"
-    if agreement_.file is None:
-        near = get_close_matches(base[:100], names, n=1, cutoff=0.6)
-        fix = (
-            f"add it, or log the name of the file that ran: {near[0]} is there"
-            if near
-            else "add the file that ran"
-        )
+    if one.file is None:
+        fix = "add the file that ran"
+        for near in get_close_matches(base[:100], names, n=1, cutoff=0.6):
+            fix = f"add it, or log the name of the file that ran: {near} is there"
         yield finding("config.missing", ADVICE, where, expected, f"none in {len(logs)} logs' code", near=fix)
         return
-    if agreement_.elsewhere:
-        names_ = {"wording": "config.missing.elsewhere", "benchmark": folder.name}
-        yield finding("config.missing", ADVICE, where, expected, str(agreement_.file), **names_)
-    if agreement_.problem:
-        yield finding("config.unread", ADVICE, agreement_.file, f"{agreement_.kind}", agreement_.problem)
-    for setting in agreement_.settings:
+    if one.elsewhere:
+        about = {"wording": "config.missing.elsewhere", "benchmark": folder.name}
+        yield finding("config.missing", ADVICE, where, expected, str(one.file), **about)
+    if one.problem:
+        yield finding("config.unread", ADVICE, one.file, one.kind, one.problem)
+    for setting in one.settings:
         if setting.answer == DIFFERENT:
-            here = f"{setting.name} = {', '.join(setting.values[:4])} in {agreement_.file.name}"[:200]
+            here = f"{setting.name} = {', '.join(setting.values[:4])} in {one.file.name}"[:200]
             expected = f"{setting.name} = {shown(setting.logged)}, as in the log"
             yield finding("config.differs", ADVICE, where, expected, here, key=setting.name)
 
@@ -68,18 +64,15 @@ def _configuration(
 def _framework(folder: Path) -> Iterator[Finding]:
     bare = [log.name for log in plain_files(folder, "result_*.txt") if not has_framework_log(log)]
     if bare:
-        found = f"records alone in {', '.join(bare[:4])}" + (
-            f" and {len(bare) - 4} more" if len(bare) > 4 else ""
-        )
+        found = f"records alone in {listed(bare, 4)}"
         yield finding("log.framework", ADVICE, folder, "the framework's whole output in each log", found)
 
 
 def has_framework_log(path: Path) -> bool:
     """Whether a log holds lines of a framework's own beside its records; True for one that cannot be read."""
     lines = _first_lines(path)
-    return (
-        lines is None or sum(bool(line.strip()) and b":::MLL" not in line for line in lines) >= _LEAST_LINES
-    )
+    own = sum(bool(line.strip()) and b":::MLL" not in line for line in lines or ())
+    return lines is None or own >= _LEAST_LINES
 
 
 def _first_lines(path: Path) -> list[bytes] | None:
@@ -95,15 +88,11 @@ def _first_lines(path: Path) -> list[bytes] | None:
 
 # What a shell's `env` or `export -p` prints of a run's environment.
 _ENVIRONMENT = (
-    b"PATH=", b"LD_LIBRARY_PATH=", b"PYTHONPATH=", b"HOSTNAME=", b"SLURM_", b"CUDA_VISIBLE_DEVICES=",
-    b"NCCL_",
+    b"PATH=", b"LD_LIBRARY_PATH=", b"PYTHONPATH=", b"HOSTNAME=", b"SLURM_", b"CUDA_VISIBLE_DEVICES=", b"NCCL_",
 )  # fmt: skip
 
 
 def has_environment(path: Path) -> bool:
     """Whether the first part of a log shows the environment that the run had; False for one that cannot be read."""
-    lines = _first_lines(path)
-    shown_by = {
-        word for line in lines or () if b":::MLL" not in line for word in _ENVIRONMENT if word in line
-    }
-    return len(shown_by) >= 2
+    others = [line for line in _first_lines(path) or () if b":::MLL" not in line]
+    return sum(any(word in line for line in others) for word in _ENVIRONMENT) >= 2

@@ -39,9 +39,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "pp", "pipeline_parallel", "pipeline_model_parallel", "pipeline_model_parallel_size", "pipeline_parallel_size",
         "pipeline_parallel_degree",
     ),
-    "context_parallelism": (
-        "cp", "context_parallel", "context_parallel_size", "context_parallel_degree",
-    ),
+    "context_parallelism": ("cp", "context_parallel", "context_parallel_size", "context_parallel_degree"),
     "expert_parallelism": (
         "ep", "expert_parallel", "expert_model_parallel", "expert_model_parallel_size", "expert_parallel_degree",
     ),
@@ -106,12 +104,8 @@ def compare(
     if not own:
         return Agreement(named, None, "", ())
     elsewhere = benchmark not in own[0].parts
-    best = None
-    for path in own:  # the same name may be in several folders: the one that agrees best is taken
-        one = _one(path, named, said, code, elsewhere)
-        if best is None or wrong(one) < wrong(best):
-            best = one
-    return best
+    # The same name may be in several folders: the one that agrees best is taken.
+    return min((_one(path, named, said, code, elsewhere) for path in own), key=wrong)
 
 
 def wrong(one: Agreement) -> int:

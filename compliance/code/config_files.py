@@ -106,10 +106,8 @@ def _shell(text: str) -> Iterator[tuple[str, object]]:
     for line in _lines(text):
         plain = re.sub(r"(^|\s)#.*", "", line)
         for match in _ASSIGNED.finditer(plain):
-            name, value = (
-                (match["name"], match["value"]) if match["name"] else (match["default"], match["text"])
-            )
-            yield _last(name), value.strip("\"'")
+            value = match["value"] if match["name"] else match["text"]
+            yield _last(match["name"] or match["default"]), value.strip("\"'")
 
 
 # yaml.org/type: the tags of the basic schema, and what YAML reads as no value.
@@ -136,9 +134,8 @@ def _yaml(text: str) -> Iterator[tuple[str, object]]:
             return node
 
         def construct_scalar(self, node: yaml.ScalarNode) -> str | None:
-            return (
-                None if node.style is None and node.value in _YAML_NULLS else super().construct_scalar(node)
-            )
+            plain = node.style is None
+            return None if plain and node.value in _YAML_NULLS else super().construct_scalar(node)
 
     try:
         yield from _flat(yaml.load(text, Plain))

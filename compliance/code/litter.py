@@ -9,19 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from compliance.findings import ADVICE, Finding, finding
+from compliance.hints import listed
 from compliance.submission.tree_files import kind_of
 
 _COMPILED = (".o", ".so", ".a", ".pyc", ".pyo", ".pyd", ".class", ".dll", ".exe", ".obj", ".cubin", ".hsaco")
 _ARCHIVES = (
-    ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".whl", ".egg", ".jar", ".deb",
-    ".rpm",
+    ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".whl", ".egg", ".jar", ".deb", ".rpm",
 )  # fmt: skip
-_CACHES = frozenset(
-    (
-        "__pycache__", ".ipynb_checkpoints", ".pytest_cache", ".mypy_cache", ".ruff_cache", "node_modules",
-        "CMakeFiles",
-    )
-)  # fmt: skip
+_CACHES = frozenset((
+    "__pycache__", ".ipynb_checkpoints", ".pytest_cache", ".mypy_cache", ".ruff_cache", "node_modules", "CMakeFiles",
+))  # fmt: skip
 _WANTED = {
     "tree.compiled": "sources alone",
     "tree.archive": "files that can be read",
@@ -51,10 +48,9 @@ def of_code(code: Path) -> Iterator[Finding]:
                 litter["tree.archive"].append((path, os.lstat(path).st_size))
     for rule, paths in litter.items():
         if paths:
-            shown = ", ".join(os.path.relpath(path, code) for path, _ in paths[:_SHOWN])
-            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+            shown = listed([os.path.relpath(path, code) for path, _ in paths], _SHOWN)
             size = f", {sum(size for _, size in paths) / 1e6:.1f} MB" if rule != "tree.cache" else ""
-            yield finding(rule, ADVICE, code, _WANTED[rule], f"{shown}{more}{size}"[:300])
+            yield finding(rule, ADVICE, code, _WANTED[rule], f"{shown}{size}"[:300])
 
 
 def _is_program(path: str) -> bool:

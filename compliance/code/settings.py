@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 from compliance.code import advice, agreement
@@ -15,27 +16,23 @@ from compliance.submission.verdict import no_folders
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "tree", metavar="TREE", type=Path, help="a submitter's folder, or a folder of several"
-    )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+    add = parser.add_argument
+    add("tree", metavar="TREE", type=Path, help="a submitter's folder, or a folder of several")
+    add("--format", choices=("text", "json"), default="text", help="default: %(default)s")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the settings; returns 1 if a configuration is missing, cannot be read, or has other values; else 0.
 
-    Raises:
-      UserError: the tree has no results.
+    Raises UserError: the tree has no results.
     """
     agreements = compare(options.tree)
-    print(
-        json.dumps([_plain(*one) for one in agreements], indent=2)
-        if options.format == "json"
-        else _text(agreements)
-    )
-    return int(
-        any(one is not None and (one.file is None or agreement.wrong(one)) for _, _, one in agreements)
-    )
+    if options.format == "json":
+        print(json.dumps([_plain(*one) for one in agreements], indent=2))
+    else:
+        print(_text(agreements))
+    named = (one for _, _, one in agreements if one is not None)
+    return int(any(one.file is None or agreement.wrong(one) for one in named))
 
 
 def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
@@ -48,14 +45,10 @@ def compare(root: Path) -> list[tuple[Path, list[Path], Agreement | None]]:
     agreements: list[tuple[Path, list[Path], Agreement | None]] = []
     for org, folders in orgs.items():
         logs = {folder: plain_files(folder, "result_*.txt") for folder in folders}
-        runs = {
-            folder: [read_or_empty(log, None, until="run_start") for log in logs[folder]]
-            for folder in folders
-        }
-        agreements += (named := list(agreement.of_tree(org, runs)))
-        agreements += [
-            (one, logs[one], None) for one in folders if one not in {folder for folder, _, _ in named}
-        ]
+        header = partial(read_or_empty, ruleset=None, until="run_start")
+        agreements += agreement.of_tree(org, {folder: [*map(header, logs[folder])] for folder in folders})
+        named = {folder for folder, _, _ in agreements}
+        agreements += [(one, logs[one], None) for one in folders if one not in named]
     return sorted(agreements, key=lambda one: str(one[0]))
 
 
@@ -73,12 +66,11 @@ def _text(agreements: list[tuple[Path, list[Path], Agreement | None]]) -> str:
         lines.append(f"  framework's output: {_of(logs, advice.has_framework_log)}")
         lines.append(f"  environment: {_of(logs, advice.has_environment)}")
     answers = Counter(setting.answer for _, _, one in agreements if one for setting in one.settings)
-    counted = ", ".join(
-        f"{answers[answer]} {answer}" for answer in (agreement.SAME, DIFFERENT, agreement.NOT_FOUND)
-    )
-    named = sum(one is not None for _, _, one in agreements)
-    missing = sum(one is not None and one.file is None for _, _, one in agreements)
-    return "\n".join([*lines, f"{named} configurations named, {missing} missing; settings: {counted}"])
+    words = agreement.SAME, DIFFERENT, agreement.NOT_FOUND
+    counted = ", ".join(f"{answers[answer]} {answer}" for answer in words)
+    named = [one for _, _, one in agreements if one is not None]
+    said = f"{len(named)} configurations named, {sum(one.file is None for one in named)} missing"
+    return "\n".join([*lines, f"{said}; settings: {counted}"])
 
 
 def _of(logs: list[Path], has) -> str:

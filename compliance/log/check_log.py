@@ -14,8 +14,6 @@ from compliance.submission.runs import Run, RunReader
 
 # For fewer bytes than this, starting a process pool costs more than it saves.
 _POOL_BYTES = 8 << 20
-
-
 _HEAD_BYTES = 1 << 20
 _V05_TOKEN = b":::MLPv0.5"
 HPC, V05 = "MLPerf HPC", "MLPerf Training v0.5"
@@ -55,8 +53,7 @@ def check_log(
 ) -> LogResult:
     """Checks one log against `ruleset` (None: `rounds.find` chooses); `with_run`: the result has the run, too.
 
-    Raises:
-      UserError: the file cannot be read.
+    Raises UserError: the file cannot be read.
     """
     taken = Choice(ruleset, ASKED_FOR) if ruleset else find(path)
     ruleset = taken.ruleset
@@ -99,10 +96,8 @@ def _other_form(path: str) -> Finding | None:
     except OSError:
         return None
     if _V05_TOKEN in head:
-        wording = {"wording": "no-records.older"}
-        return finding(
-            "no-records", ERROR, path, "lines with :::MLL or :::MLLOG", "lines with :::MLPv0.5", **wording
-        )
+        about = "lines with :::MLL or :::MLLOG", "lines with :::MLPv0.5"
+        return finding("no-records", ERROR, path, *about, wording="no-records.older")
     marks = (":::MLL".encode(coding) for coding in ("utf-16-le", "utf-16-be"))
     if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and not any(mark in head for mark in marks):
         return None
@@ -115,9 +110,7 @@ def _check_safely(task: tuple[str, str | None, str | None, bool]) -> LogResult:
         return check_log(*task)
     except UserError as error:
         reason = str(error)
-    except (
-        Exception
-    ) as error:  # a bug here must not leave the rest of a tree unchecked, nor count this log as passed
+    except Exception as error:  # a bug here must not leave the rest of a tree unchecked, nor pass this log
         reason = f"the checker failed: {type(error).__name__}: {error}"[:300]
     names = {"what": "this file", "fix": "make the file readable; report a failure of the checker with it"}
     unchecked = finding("not-checked", ERROR, path, "a checked file", reason, **names)

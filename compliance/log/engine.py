@@ -100,14 +100,12 @@ class StreamChecker:
     def _select(self, record: Record) -> list[Finding]:
         """Loads the benchmark's rules once the log has named benchmark and division; replays the held records."""
         key = record.key
-        if key in self._asked and key not in self._chosen:
-            self._chosen[key] = record.value
+        if key in self._asked:
+            self._chosen.setdefault(key, record.value)
         ready = len(self._chosen) == 2 or (
             "submission_benchmark" in self._chosen and not rules.has_divisions(self.ruleset)
         )
-        if ready or len(self._held) > MAX_HELD:
-            return self._replay()
-        return _NONE
+        return self._replay() if ready or len(self._held) > MAX_HELD else _NONE
 
     def _replay(self) -> list[Finding]:
         held, self._held = self._held, None
@@ -264,11 +262,9 @@ class StreamChecker:
             findings += self._apply(total)
         findings += self._missing()
         if not self._checked and not any(one.rule.startswith("submission_benchmark.") for one in findings):
-            wanted = "submission_benchmark and submission_division"
+            wanted, found = "submission_benchmark and submission_division", "no value that selects rules"
             names = {"what": "the rules of the benchmark", "fix": f"log {wanted} in the header"}
-            findings.append(
-                self._make("not-checked", ERROR, None, wanted, "no value that selects rules", **names)
-            )
+            findings.append(self._make("not-checked", ERROR, None, wanted, found, **names))
         required = self.target is not None and "goal" not in self.info and self._target_key in self._seen
         if required and self.story.best is None and not self.story.aimless:
             findings.append(self._reports.missed(self._best, self.target))
@@ -282,12 +278,11 @@ class StreamChecker:
 
     def _against_written(self) -> list[Finding]:
         """Compares with the written rules what no rule of the stock checker looks at."""
-        findings = []
         values = self._values | {key: record.value for key, record in self._written.items()}
-        for key, expected, value in written.differences(self.ruleset, self.benchmark, values):
-            findings.append(
-                self._make("written.value", ADVICE, self._written[key], expected, shown(value), key=key)
-            )
+        findings = [
+            self._make("written.value", ADVICE, self._written[key], expected, shown(value), key=key)
+            for key, expected, value in written.differences(self.ruleset, self.benchmark, values)
+        ]
         row = written.schedule(self.ruleset, self.benchmark)
         places = self.story.evaluations.at[written.UNITS[row["unit"]]] if row else []
         wrong = written.off_schedule(row, values, places) if row else None

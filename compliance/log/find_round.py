@@ -41,8 +41,7 @@ class Choice(NamedTuple):
 def find(path: str | PathLike) -> Choice:
     """Finds the ruleset to check a log with.
 
-    Raises:
-      UserError: the file cannot be read.
+    Raises UserError: the file cannot be read.
     """
     form = form_of(path)
     if form == "seconds":
@@ -95,9 +94,7 @@ def of_keys(keys: dict[str, object]) -> Choice:
     if _OWN_RULESET in fitting and _OWN_KEYS & keys.keys():
         reason = "the log is one of this project, whose rules are those of v0.7"
         return Choice(_OWN_RULESET, reason, fits=(_OWN_RULESET,))
-    fitting = [
-        one for one in fitting if rules.benchmark_section(one, division, name) in rules.names(one)
-    ] or fitting
+    fitting = [one for one in fitting if rules.has_rules(one, name, division)] or fitting
     missing = {ruleset: len(required(ruleset, division, name) - keys.keys()) for ruleset in fitting}
     fewest = min(missing.values())
     equal = [ruleset for ruleset in fitting if missing[ruleset] == fewest]
@@ -130,9 +127,7 @@ def _of(rounds: list[str]) -> str:
 def required(ruleset: str, division: str, benchmark: str) -> frozenset[str]:
     """Returns the keys that a benchmark's log must have, except those that depend on another key's value."""
     files = ["common", f"{division}/common", rules.benchmark_section(ruleset, division, benchmark)]
-    specs: dict[str, dict] = {}
-    for name in files:
-        if name in rules.names(ruleset):
-            specs.update(rules.load(ruleset, name)["keys"])
+    there = [rules.load(ruleset, name)["keys"] for name in files if name in rules.names(ruleset)]
+    specs = {key: spec for keys in there for key, spec in keys.items()}
     needed = frozenset(key for key, spec in specs.items() if spec.get("occurs", "optional") != "optional")
     return needed - {"aggregated_eval_accuracy"}  # which is made of other records

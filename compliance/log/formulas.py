@@ -50,19 +50,17 @@ def compile_formula(formula: object) -> Formula:
 
     The function raises one of `FAILURES` if the formula cannot be computed.
 
-    Raises:
-      UserError: the formula has a word outside the vocabulary.
+    Raises UserError: the formula has a word outside the vocabulary.
     """
     if not isinstance(formula, list):
         return lambda value, metadata, state: formula
     word, *rest = formula
     if word == "value":
         return lambda value, metadata, state: value
-    if word in ("metadata", "remembered"):
-        (name,) = rest
-        if word == "metadata":
-            return lambda value, metadata, state: metadata[name]
-        return lambda value, metadata, state: state[name]
+    if word == "metadata":
+        return lambda value, metadata, state: metadata[rest[0]]
+    if word == "remembered":
+        return lambda value, metadata, state: state[rest[0]]
     functions = [compile_formula(part) for part in rest]
     if word == "and":
         return lambda *facts: all(part(*facts) for part in functions)
@@ -112,9 +110,8 @@ def wanted(formula: object) -> object:
         return left[1][2]
     if word != "equal":
         return None
-    if left in (["value"], ["truncated", ["value"]]) or left[0] == "metadata":
-        return right
-    if left[0] == "truncated" and left[1][0] == "metadata":
+    place = left[1] if left[0] == "truncated" else left
+    if place[0] in ("value", "metadata"):
         return right
     if left[:2] == ["times", ["value"]]:
         return ["over", right, left[2]]
@@ -158,10 +155,8 @@ def describe_formula(formula: object) -> str:
     if not isinstance(formula, list):
         return str(formula)
     word, *rest = formula
-    if word == "value":
-        return "value"
-    if word in ("metadata", "remembered"):
-        return rest[0]
+    if word in ("value", "metadata", "remembered"):
+        return formula[-1]
     phrases = [describe_formula(part) for part in rest]
     if word in _JOINS:
         return _JOINS[word].join(phrases)

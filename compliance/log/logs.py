@@ -8,7 +8,7 @@ are not UTF-8, deep JSON, huge numbers, megabyte lines and missing fields become
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from json import JSONDecodeError, JSONDecoder
 from os import PathLike
 from typing import NamedTuple
@@ -60,8 +60,7 @@ def form_of(path: str | PathLike) -> str:
 
     A line that is too long to hold has no format.
 
-    Raises:
-      UserError: the file cannot be read.
+    Raises UserError: the file cannot be read.
     """
     form = ""
     for _, line in token_lines(path):
@@ -82,8 +81,7 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
     Args:
       ruleset: "0.6.0" reads the seconds format, every other one `:::MLLOG`; None: guess.
 
-    Raises:
-      UserError: the file cannot be read.
+    Raises UserError: the file cannot be read.
     """
     if ruleset is None:
         ruleset = "0.6.0" if form_of(path) == "seconds" else "0.7.0"
@@ -93,9 +91,8 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
         token, parse, other = MLLOG_FORM, _parse_mllog, SECONDS_FORM
     for number, line in token_lines(path):
         if line.__class__ is int:
-            yield BadLine(
-                number, "", "line-too-long", f"at most {MAX_LINE_BYTES:,} bytes", f"more than {line:,}"
-            )
+            about = f"at most {MAX_LINE_BYTES:,} bytes", f"more than {line:,}"
+            yield BadLine(number, "", "line-too-long", *about)
             continue
         first = line.find(token)
         if first < 0:
@@ -209,11 +206,8 @@ def _odd_fields(fields: dict, text: str, number: int) -> tuple[Record | BadLine,
         metadata = {}
     if twice := _written_twice(text):
         notes.append(_twice(text, number, twice))
-    namespace, event_type = fields.get("namespace", ""), fields.get("event_type", "")
-    record = Record(
-        fields["key"], fields["value"], metadata, time, namespace, event_type, number, text[:MAX_TEXT]
-    )
-    return record, *notes
+    said = time, fields.get("namespace", ""), fields.get("event_type", "")
+    return Record(fields["key"], fields["value"], metadata, *said, number, text[:MAX_TEXT]), *notes
 
 
 def _parse_seconds(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
@@ -252,23 +246,28 @@ def _parse_seconds(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
 # --------------------------------------------------------------------------------------------- bad lines
 
 
-def _written_twice(text: str) -> str:
-    """Returns the first key that an object of the record holds twice with different values, or ''."""
-    repeated: list[str] = []
+def noting_repeats(repeated: list[tuple[str, object, object]]) -> Callable[[list[tuple[str, object]]], dict]:
+    """Returns an `object_pairs_hook` that adds (name, value, later value) of each name with two values to the list."""
 
     def pairs(items: list[tuple[str, object]]) -> dict:
         entries: dict = {}
         for key, value in items:
             if key in entries and entries[key] != value:
-                repeated.append(key)
+                repeated.append((key, entries[key], value))
             entries[key] = value
         return entries
 
+    return pairs
+
+
+def _written_twice(text: str) -> str:
+    """Returns the first key that an object of the record holds twice with different values, or ''."""
+    repeated: list[tuple[str, object, object]] = []
     try:
-        JSONDecoder(object_pairs_hook=pairs).raw_decode(text, text.index("{"))
+        JSONDecoder(object_pairs_hook=noting_repeats(repeated)).raw_decode(text, text.index("{"))
     except _PARSE_ERRORS:
         return ""
-    return repeated[0] if repeated else ""
+    return repeated[0][0] if repeated else ""
 
 
 def _twice(text: str, number: int, key: str) -> BadLine:
@@ -314,11 +313,9 @@ def _trailing(text: str, number: int, end: int) -> BadLine:
     return _not_json(text, number, f"more text after the record: {text[end : end + 40]!r}")
 
 
-def _field(
-    text: str, number: int, name: str, expected: str, found: object, severity: str = "error"
-) -> BadLine:
+def _field(text: str, line: int, name: str, expected: str, found: object, severity: str = "error") -> BadLine:
     about = "line-field", f"{name}: {expected}", shown(found)
-    return BadLine(number, _text(text), *about, severity, names={"name": name})
+    return BadLine(line, _text(text), *about, severity, names={"name": name})
 
 
 def shown(value: object, limit: int = 80) -> str:

@@ -43,48 +43,34 @@ def _kind(phrase: str) -> Callable[[bool], str]:
 # Word -> (what makes the test of an argument, the phrase for people: a text, or a function of the argument).
 _WORDS: dict[str, tuple[Callable[[object], Test], str | Callable[..., str]]] = {
     "equal": (lambda asked: lambda value: value == asked, "{}"),
-    "not_equal": (
-        lambda asked: lambda value: value != asked,
-        lambda asked: "not empty" if asked == "" else f"not {_plain(asked)}",
-    ),
-    "in": (
-        lambda asked: lambda value: value in asked,
-        lambda asked: f"one of {', '.join(map(_plain, asked))}",
-    ),
+    "not_equal": (lambda asked: lambda value: value != asked,
+                  lambda asked: "not empty" if asked == "" else f"not {_plain(asked)}"),
+    "in": (lambda asked: lambda value: value in asked, lambda asked: f"one of {', '.join(map(_plain, asked))}"),
     "greater": (lambda bound: lambda value: value > bound, "> {}"),
     "at_least": (lambda bound: lambda value: value >= bound, ">= {}"),
     "less": (lambda bound: lambda value: value < bound, "< {}"),
     "at_most": (lambda bound: lambda value: value <= bound, "<= {}"),
     "multiple_of": (lambda unit: lambda value: is_whole(value / unit), "k x {}, k a whole number"),
-    "power_of_two_times": (
-        lambda unit: lambda value: is_whole(math.log2(value / unit)),
-        "{} x 2^k, k a whole number",
-    ),
+    "power_of_two_times": (lambda unit: lambda value: is_whole(math.log2(value / unit)), "{} x 2^k, k a whole number"),
     "length": (lambda asked: lambda value: len(value) == asked, "a list of {} entries"),
     "longer_than": (lambda bound: lambda value: len(value) > bound, "a list of more than {} entries"),
     "whole": (lambda asked: lambda value: is_whole(value) == asked, _kind("a whole number")),
     "is_integer": (lambda asked: lambda value: isinstance(value, int) == asked, _kind("an integer")),
     "is_infinite": (lambda asked: lambda value: (value == math.inf) == asked, _kind("infinity")),
     "is_boolean": (lambda asked: lambda value: isinstance(value, bool) == asked, _kind("true or false")),
-    "holds": (
-        lambda names: lambda value: all(name in value for name in names),
-        lambda names: f"an object with {' and '.join(names)}",
-    ),
+    "holds": (lambda names: lambda value: all(name in value for name in names),
+              lambda names: f"an object with {' and '.join(names)}"),
     "first": (lambda spec: _item(0, spec), lambda spec: f"first entry {describe(spec)}"),
     "second": (lambda spec: _item(1, spec), lambda spec: f"second entry {describe(spec)}"),
-    "fields": (
-        _fields,
-        lambda specs: " and ".join(f"{name} {describe(spec)}" for name, spec in specs.items()),
-    ),
+    "fields": (_fields, lambda specs: " and ".join(f"{name} {describe(spec)}" for name, spec in specs.items())),
     "any_of": (_any_of, lambda specs: " or ".join(map(describe, specs))),
-}
+}  # fmt: skip
 
 
 def compile_predicate(spec: dict) -> Test:
     """Returns a test of a value: true if every entry of `spec` holds. The test never raises.
 
-    Raises:
-      UserError: `spec` has a word outside the vocabulary.
+    Raises UserError: `spec` has a word outside the vocabulary.
     """
     unknown = [word for word in spec if word not in _WORDS]
     if unknown:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from common.errors import UserError
-from compliance.hints import nearest
+from compliance.hints import hint
 from compliance.log import rules
 from compliance.log.find_round import required
 
@@ -18,23 +18,19 @@ _UNITS = ("samples_count", "step_num", "epoch_num")
 def newest_round(benchmark: str, division: str) -> str:
     """Returns the newest round with rules for a benchmark.
 
-    Raises:
-      UserError: no round has it.
+    Raises UserError: no round has it.
     """
     rounds = [one for one in rules.RULESETS[1:] if rules.has_rules(one, benchmark, division)]
     if not rounds:
         known = sorted({name for one in rules.RULESETS[1:] for name in rules.benchmarks(one)})
-        near = nearest(benchmark, known)
-        hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
-        raise UserError(f"no round has {division} rules for {benchmark!r}; {hint}")
+        raise UserError(f"no round has {division} rules for {benchmark!r}; {hint((benchmark,), known)}")
     return rounds[-1]
 
 
 def progress_unit(ruleset: str, division: str, benchmark: str) -> str:
     """Returns what a benchmark's evaluations count: "samples_count", "step_num" or "epoch_num".
 
-    Raises:
-      UserError: the round has no rules for the benchmark.
+    Raises UserError: the round has no rules for the benchmark.
     """
     section = rules.benchmark_section(ruleset, division, benchmark)
     if section not in rules.names(ruleset):
@@ -51,12 +47,10 @@ def progress_unit(ruleset: str, division: str, benchmark: str) -> str:
 
 def missing_keys(ruleset: str, division: str, benchmark: str, logged: Collection[str]) -> list[str]:
     """Returns the keys of a header that the round's rules ask for and `logged` lacks, sorted."""
-    lacking = required(ruleset, division, benchmark) - _LATER - {*logged}
-    every = [sorted(lacking)]
-    for keys in rules.load(ruleset, "common").get("one_of", ()):
-        if not any(key in logged or key in _LATER for key in keys):
-            every.append([" or ".join(keys)])
-    return [key for keys in every for key in keys]
+    there = {*logged} | _LATER
+    one_of = rules.load(ruleset, "common").get("one_of", ())
+    lacking = sorted(required(ruleset, division, benchmark) - there)
+    return lacking + [" or ".join(keys) for keys in one_of if there.isdisjoint(keys)]
 
 
 def evaluations_needed(ruleset: str, division: str, benchmark: str, key: str) -> int:

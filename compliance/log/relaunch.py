@@ -14,13 +14,10 @@ KEYS = (*_HEADER, "run_start", "run_stop")
 _MAX_RUNS = 100
 _SHOWN = 8
 # Rules that a second run in a log breaks by itself, besides <key>.occurs and <key>.order.
-_FOLLOW = frozenset(
-    (
-        "line.order", "run.before-init", "init.reversed", "run.reversed", "interval.unpaired",
-        "eval_accuracy.twice",
-    )
-    + ("eval.schedule", "written.schedule", "eval.place", "run_stop.status", "run_stop.target-after")
-)  # fmt: skip
+_FOLLOW = frozenset((
+    "line.order", "run.before-init", "init.reversed", "run.reversed", "interval.unpaired", "eval_accuracy.twice",
+    "eval.schedule", "written.schedule", "eval.place", "run_stop.status", "run_stop.target-after",
+))  # fmt: skip
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Builds the findings about one log: what was expected, what was found, and which sentence of texts.json says it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest, rescaled
@@ -48,14 +48,9 @@ class Reports:
         return self.make(f"{record.key}.occurs", severity, record, "exactly one", found, **names)
 
     def broken(
-        self,
-        rule: rules.KeyRule,
-        aspect: str,
-        record: Record,
-        expected: str,
-        say: str,
-        times: dict[str, float] | None = None,
-    ) -> Finding:
+        self, rule: rules.KeyRule, aspect: str, record: Record, expected: str, say: str = "",
+        times: Mapping[str, float] = {},  # noqa: B006 (never changed)
+    ) -> Finding:  # fmt: skip
         """A record that fails one check of its key's rule; `times`: the first times of init_start and run_start."""
         names: dict[str, object] = {"wording": aspect}
         found = shown(record.value)
@@ -63,16 +58,12 @@ class Reports:
             names = _meant(rule, record.value)
         elif aspect == "metadata":
             found = shown(record.metadata) if record.metadata else "no metadata"
-        elif (
-            aspect == "order"
-            and times is not None
-            and (began := times.get(rule.spec.get("within", {}).get("key")))
-        ):
-            found = f"{(record.time_ms - began) / 60_000:.1f} minutes"
-            names = {"wording": "order.init", "say": say}
         elif aspect == "order":
             found = f"line {record.line}, {shown(record.metadata)}"
             names = {"wording": "order.state" if say else "order", "say": say}
+            if began := times.get(rule.spec.get("within", {}).get("key")):
+                found = f"{(record.time_ms - began) / 60_000:.1f} minutes"
+                names["wording"] = "order.init"
         return self.make(f"{rule.key}.{aspect}", ERROR, record, expected, found, key=rule.key, **names)
 
     # ------------------------------------------------------------------------------------- evaluations
@@ -117,11 +108,8 @@ class Reports:
         other = [name for name in entries if name not in expected_entries] or "an entry twice"
         some = f"; missing {', '.join(missing[:3])}" if missing else ""
         expected = f"each tensor once, {len(expected_entries)} in all{some}"
-        found = (
-            f"{len(entries)}"
-            if missing and len(entries) < len(expected_entries)
-            else f"not in the list: {shown(other)}"
-        )
+        few = missing and len(entries) < len(expected_entries)
+        found = f"{len(entries)}" if few else f"not in the list: {shown(other)}"
         return self.make(f"{key}.metadata", ERROR, None, expected, found, key=key, wording="metadata")
 
     def empty(self, foreign: int, unread: int) -> Finding:

@@ -21,9 +21,9 @@ from compliance.log.logs import Record
 from compliance.log.predicates import compile_predicate, describe
 
 RULESETS = (
-    *("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0"),
-    *("4.0.0", "4.1.0", "5.0.0", "5.1.0", "6.0.0", "6.1.0"),
-)
+    "0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0", "5.1.0",
+    "6.0.0", "6.1.0",
+)  # fmt: skip
 DIVISIONS = ("closed", "open")
 # Benchmarks of MLPerf HPC (mlperf_logging/benchmark_meta.py). This project has no rules for them.
 HPC_BENCHMARKS = ("cosmoflow", "deepcam", "oc20", "openfold")
@@ -36,8 +36,7 @@ _UNSET = object()
 def load(ruleset: str, name: str) -> dict:
     """Returns one section of a round's rules, e.g. `load("0.7.0", "closed/resnet")`.
 
-    Raises:
-      UserError: the section does not exist.
+    Raises UserError: the section does not exist.
     """
     if name not in names(ruleset):
         raise UserError(
@@ -162,12 +161,8 @@ class KeyRule:
         if "within" in spec:
             yield _within_minutes(**spec["within"])
         for condition in spec.get("when", ()):
-            yield (
-                "order",
-                _on_formula(condition["formula"]),
-                "the order of events of the rules",
-                condition["say"],
-            )
+            test = _on_formula(condition["formula"])
+            yield "order", test, "the order of events of the rules", condition["say"]
 
 
 def _on_metadata(name: str, predicate: dict, having: str = ""):

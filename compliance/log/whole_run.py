@@ -27,13 +27,8 @@ _OF_VALUES: dict[str, tuple[str, Callable[[object], bool], str, str]] = {
     "seed": ("seed.whole", lambda value: isinstance(value, float), "a whole number", "{}"),
     "smoke_run": ("smoke_run", lambda value: value is not False, "no smoke_run in a submission", "{}"),
     "no_mlperf_result": ("no_mlperf_result", lambda value: True, "a run to a quality target", "{}"),
-    "resumed_from_step": (
-        "resumed_from_step",
-        bool,
-        "a run from its start to its end",
-        "resumed from step {}",
-    ),
-}
+    "resumed_from_step": ("resumed_from_step", bool, "a run from its start to its end", "resumed from step {}"),
+}  # fmt: skip
 
 
 class Story:
@@ -176,10 +171,8 @@ class Story:
         for key, counts in info.get("samples", {}).items():
             record = self.last.get(key)
             if record is not None and record.value not in counts:
-                sizes = " or ".join(f"{count:,}" for count in counts)
-                yield self._make(
-                    f"{key}.count", ADVICE, record, sizes, shown(record.value), wording="count", key=key
-                )
+                about = " or ".join(f"{count:,}" for count in counts), shown(record.value)
+                yield self._make(f"{key}.count", ADVICE, record, *about, wording="count", key=key)
 
     def _order(self) -> Iterator[Finding]:
         begin, end = self.times.get("init_start"), self.times.get("init_stop")
@@ -193,14 +186,12 @@ class Story:
         if start is not None and end is not None and start < end:
             early = f"{end - start:.0f} ms too early"
             yield self._make("run.before-init", ADVICE, None, "init_stop before run_start", early)
-
-        if start is not None and _SECONDS[0] <= start < _SECONDS[1]:
-            found = f"run_start at time_ms {start:.0f}"
-            yield self._make("time.seconds", ADVICE, None, "milliseconds since 1970", found)
-        elif start is not None and start > _YEAR_2100:
-            yield self._make(
-                "time.micro", ADVICE, None, "milliseconds since 1970", f"run_start at time_ms {start:.0f}"
+        if start is not None and (_SECONDS[0] <= start < _SECONDS[1] or start > _YEAR_2100):
+            rule, found = (
+                "time.micro" if start > _YEAR_2100 else "time.seconds",
+                f"run_start at time_ms {start:.0f}",
             )
+            yield self._make(rule, ADVICE, None, "milliseconds since 1970", found)
 
     def _status(self, info: dict) -> Iterator[Finding]:
         if self.stop is None or not self.judged:
@@ -210,10 +201,8 @@ class Story:
         if status == "success" and not met:
             yield self._make("run_stop.status", ERROR, self.stop, "status aborted", "status success")
         elif met and isinstance(status, str) and status.lower().startswith(("abort", "fail")):
-            names = {"wording": "run_stop.status.failed"}
-            yield self._make(
-                "run_stop.status", ERROR, self.stop, "status success", f"status {status[:40]}", **names
-            )
+            about = ERROR, self.stop, "status success", f"status {status[:40]}"
+            yield self._make("run_stop.status", *about, wording="run_stop.status.failed")
         elif status not in ("success", "aborted", "abort", None):
             yield self._make("run_stop.status-word", ADVICE, self.stop, "success or aborted", shown(status))
         if met and not info.get("offline_evaluation") and self._met_work > self.stop.time_ms:
@@ -292,9 +281,8 @@ class Target:
         else:
             self._cases = compile_predicate(spec["then"]), compile_predicate(spec["else"])
             self.holds = self._cases[0]
-            self.expected = (
-                f"{describe(spec['then'])} ({describe(spec['else'])} from {self.by} {spec['less']} on)"
-            )
+            then, other = describe(spec["then"]), describe(spec["else"])
+            self.expected = f"{then} ({other} from {self.by} {spec['less']} on)"
 
     def judge(self, value: object, chooser: object = None) -> bool | None:
         """Returns whether the value meets the target; None if it cannot be compared."""

@@ -30,12 +30,10 @@ class Difference(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The places of a run's evaluations: `first`, then every `every`. `within` is a part of `every`."""
+    """The places of a run's evaluations: `first`, then every `every`."""
 
     first: float
     every: float
-    within: float
-    sparse: bool
 
 
 @cache
@@ -51,9 +49,8 @@ def _applies(row: dict, ruleset: str, benchmark: str) -> bool:
 @cache
 def keys(ruleset: str, benchmark: str) -> frozenset[str]:
     """Returns the keys whose values `differences` reads."""
-    rows = [row for row in _rows()["values"] if _applies(row, ruleset, benchmark)]
-    names = {row["key"] for row in rows}
-    return frozenset(names | {"global_batch_size", "opt_base_learning_rate"}) if names else frozenset()
+    names = {row["key"] for row in _rows()["values"] if _applies(row, ruleset, benchmark)}
+    return frozenset(names | {"global_batch_size", "opt_base_learning_rate"} if names else ())
 
 
 def differences(ruleset: str, benchmark: str, values: Mapping[str, object]) -> Iterator[Difference]:
@@ -121,7 +118,7 @@ def off_schedule(row: dict, values: Mapping[str, object], places: Sequence[float
     plans = [plan for one in (row, *row.get("or", ())) if (plan := _plan(row, one, values, places))]
     if not places or not plans or len(places) > _MAX_PLACES:
         return None
-    judged = [(plan, *_deviations(plan, places)) for plan in plans]
+    judged = [(plan, *_deviations(row, plan, places)) for plan in plans]
     plan, extra, missing = min(judged, key=lambda one: len(one[1]) + len(one[2]))
     if not extra and not missing:
         return None
@@ -133,30 +130,27 @@ def off_schedule(row: dict, values: Mapping[str, object], places: Sequence[float
 
 
 def _plan(row: dict, one: dict, values: Mapping[str, object], places: Sequence[float]) -> Plan | None:
-    every = _number(one["every"], dict(values))
+    state = dict(values)
+    every, skip = _number(one["every"], state), _number(one.get("skip", 0), state)
     if every is None or not every > 0:
         return None
-    skip = _number(one.get("skip", 0), dict(values))
-    first = _number(one["first"], dict(values)) if "first" in one else (skip or 0) * every + every
-    if first is None:
-        return None
-    if row.get("offset") and places:
+    first = _number(one["first"], state) if "first" in one else (skip or 0) * every + every
+    if first is not None and row.get("offset") and places:
         first = min(first, places[0])
-    return Plan(first, every, row.get("within", _WITHIN), row.get("sparse", False))
+    return None if first is None else Plan(first, every)
 
 
-def _deviations(plan: Plan, places: Sequence[float]) -> tuple[list[float], list[float]]:
+def _deviations(row: dict, plan: Plan, places: Sequence[float]) -> tuple[list[float], list[float]]:
     """Returns (evaluations that the schedule has no place for, places up to the last without an evaluation)."""
-    extra, met = [], set()
+    (first, every), extra, met = plan, [], set()
     for place in places:
-        number = round((place - plan.first) / plan.every)
-        if number < 0 or abs(place - plan.first - number * plan.every) > plan.within * plan.every:
+        number = round((place - first) / every)
+        if number < 0 or abs(place - first - number * every) > row.get("within", _WITHIN) * every:
             extra.append(place)
         else:
             met.add(number)
-    last = min(round((places[-1] - plan.first) / plan.every), _MAX_PLACES)
-    missing = [] if plan.sparse else [n for n in range(last) if n not in met]
-    return extra, [plan.first + n * plan.every for n in missing]
+    last = 0 if row.get("sparse") else min(round((places[-1] - first) / every), _MAX_PLACES)
+    return extra, [first + n * every for n in range(last) if n not in met]
 
 
 def _listed(places: Sequence[float]) -> str:

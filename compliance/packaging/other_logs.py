@@ -34,9 +34,8 @@ def read_folders(results: Path, system: str, ruleset: str | None) -> dict[str, l
         if logs := _logs(place):
             name, runs = _folder(place, logs, ruleset)
             if folders.setdefault(name, runs) is not runs:
-                raise UserError(
-                    f"{root}: two folders hold logs of {name}; put the runs of one score in one folder"
-                )
+                fix = "put the runs of one score in one folder"
+                raise UserError(f"{root}: two folders hold logs of {name}; {fix}")
     if not folders:
         raise UserError(f"{root}: no file with {TOKEN.decode()} lines in it; name the folder of the logs")
     return folders
@@ -61,12 +60,10 @@ def _folder(place: Path, logs: list[Path], ruleset: str | None) -> tuple[str, li
     for path in logs:
         open_file(path).close()  # refuses a link or a pipe before a later read could block on it
     runs = [read_run(path, ruleset) for path in logs]
-    names = {run.benchmark for run in runs}
-    if len(names) > 1:
-        raise UserError(
-            f"{place}: logs of {' and '.join(sorted(names))}; one folder holds runs of one benchmark"
-        )
-    (name,) = names
+    name, *others = sorted({run.benchmark for run in runs})
+    if others:
+        named = " and ".join([name, *others])
+        raise UserError(f"{place}: logs of {named}; one folder holds runs of one benchmark")
     if not SAFE_NAME.fullmatch(name):
         raise UserError(f"{logs[0]}: submission_benchmark is {name[:40]!r}; a log has to name its benchmark")
     return name, runs
@@ -74,9 +71,9 @@ def _folder(place: Path, logs: list[Path], ruleset: str | None) -> tuple[str, li
 
 # What descriptions name under `framework` -> the usual name of the implementation's folder.
 _FRAMEWORKS = (
-    *("hugectr", "nemo", "megatron", "primus", "torchtitan", "maxtext", "neuronx", "optimum", "paddle"),
-    *("mxnet", "merlin", "dgl", "jax", "tensorflow", "pytorch"),
-)
+    "hugectr", "nemo", "megatron", "primus", "torchtitan", "maxtext", "neuronx", "optimum", "paddle", "mxnet",
+    "merlin", "dgl", "jax", "tensorflow", "pytorch",
+)  # fmt: skip
 
 
 def implementation_name(described: Path) -> str:
@@ -139,9 +136,8 @@ def code_files(source: Path) -> dict[str, tuple[int, Path]]:
             if path.name == "__pycache__":
                 continue
             if path.is_symlink():
-                raise UserError(
-                    f"{path}: is a symbolic link; put the file itself there, a package holds plain files"
-                )
+                fix = "put the file itself there, a package holds plain files"
+                raise UserError(f"{path}: is a symbolic link; {fix}")
             if " " in path.name or not path.name.isprintable():
                 raise UserError(f"{path}: a submission takes no spaces in names; rename it")
             if path.is_dir():
@@ -154,9 +150,8 @@ def code_files(source: Path) -> dict[str, tuple[int, Path]]:
             mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
             files[path.relative_to(source).as_posix()] = mode, path
             if len(files) > _MAX_CODE_FILES:
-                raise UserError(
-                    f"{source}: more than {_MAX_CODE_FILES:,} files; name the code alone with --code"
-                )
+                fix = "name the code alone with --code"
+                raise UserError(f"{source}: more than {_MAX_CODE_FILES:,} files; {fix}")
     return files
 
 
@@ -168,9 +163,8 @@ def parts(folders: dict[str, list[Run]], code: list[str], implementation_json: P
         source = code_of(code, name)
         if source is None:
             raise UserError(f"--code: names no folder for {name}; give {name}=DIR")
-        benchmarks.append(
-            Part(name, tuple((run, "") for run in runs), code_files(source), "", _call, described)
-        )
+        undigested = tuple((run, "") for run in runs)
+        benchmarks.append(Part(name, undigested, code_files(source), "", _call, described))
     return benchmarks
 
 

@@ -10,27 +10,20 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.files import INSTALLED
-from compliance.packaging.package_output import (
-    MAX_JSON_BYTES,
-    SAFE_NAME,
-    Part,
-    as_json,
-    digest_of,
-    read_file,
-    real_folder,
-)
+from compliance.packaging import package_output
+from compliance.packaging.package_output import SAFE_NAME, Part, as_json, digest_of, real_folder
 from compliance.submission.runs import Run, read_run
 from compliance.submission.tree_files import by_number
 
 # The fields that the 2020 submission rules require in <system>_<implementation>.json
 # (mlcommons/policies submission_rules.adoc at 3f35851).
 IMPLEMENTATION = (
-    *("starting_weights_filename", "weight_transformations", "weight_data_types"),
-    *("input_data_types", "retraining"),
-)
+    "starting_weights_filename", "weight_transformations", "weight_data_types", "input_data_types", "retraining",
+)  # fmt: skip
 # The folders of a checkout that a run needs in addition to its benchmark's folder.
 _CODE = ("common", "compliance", "systems", "timetotrain", "tools/requirements")
 _CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml", "setup.py"))
+_AGAIN, _SOURCE = "run the benchmark again", "name the checkout that ran with --source"
 
 
 @dataclass(frozen=True)
@@ -47,9 +40,8 @@ class Benchmark:
         """Returns the value of `field` in the runs' records. Raises UserError if the records differ."""
         values = [record.get(field) for _, record in self.results]
         if any(value != values[0] for value in values):
-            raise UserError(
-                f"{self.record}: the runs differ in {field!r}; package only runs of one kind together"
-            )
+            fix = "package only runs of one kind together"
+            raise UserError(f"{self.record}: the runs differ in {field!r}; {fix}")
         return values[0]
 
     @property
@@ -68,9 +60,8 @@ def read_results(folder: Path, system: str) -> list[Benchmark]:
     places = [place for place in sorted(root.iterdir()) if not place.name.startswith(".")]
     benchmarks = [_read_benchmark(place) for place in places if real_folder(place)]
     if not benchmarks:
-        raise UserError(
-            f"{root}: holds no benchmark's folder; it should have {system}/<benchmark>/result_0.txt"
-        )
+        place = f"{system}/<benchmark>/result_0.txt"
+        raise UserError(f"{root}: holds no benchmark's folder; it should have {place}")
     return benchmarks
 
 
@@ -81,9 +72,8 @@ def _read_benchmark(place: Path) -> Benchmark:
     logs = sorted(path.name for path in place.iterdir() if re.fullmatch(r"result_.*", path.name))
     strange = [name for name in logs if name not in records]
     if strange:
-        raise UserError(
-            f"{place / strange[0]}: has no record in run.json; package runs of this repository only"
-        )
+        fix = "package runs of this repository only"
+        raise UserError(f"{place / strange[0]}: has no record in run.json; {fix}")
     absent = sorted(set(records) - set(logs))
     if absent:
         raise UserError(f"{place / absent[0]}: is in run.json but not here; no run of a set may be left out")
@@ -98,7 +88,7 @@ def _read_benchmark(place: Path) -> Benchmark:
 
 def _records(path: Path) -> dict[str, dict]:
     try:
-        content = json.loads(read_file(path, MAX_JSON_BYTES))
+        content = json.loads(package_output.read_file(path, package_output.MAX_JSON_BYTES))
         runs = content["runs"]
         if content["schema"] != 1 or not runs:
             raise ValueError("not schema 1 with runs")
@@ -108,9 +98,7 @@ def _records(path: Path) -> dict[str, dict]:
             if not isinstance(record, dict):
                 raise ValueError(f"the record of {name} is not an object")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path}: not a run.json of this repository ({error}); run the benchmark again"
-        ) from None
+        raise UserError(f"{path}: not a run.json of this repository ({error}); {_AGAIN}") from None
     return runs
 
 
@@ -120,9 +108,8 @@ def parts(benchmarks: list[Benchmark], source: Path | None, smoke: bool) -> list
     Raises UserError if the runs' records are incomplete or differ, or the commit that ran is not to be had.
     """
     if source is None and INSTALLED:
-        raise UserError(
-            "--source: not given, and an installed package has no commits; name the checkout that ran"
-        )
+        said = "not given, and an installed package has no commits"
+        raise UserError(f"--source: {said}; name the checkout that ran")
     source = source or Path(__file__).resolve().parents[2]
     return [_part(one, source, smoke) for one in benchmarks]
 
@@ -130,15 +117,11 @@ def parts(benchmarks: list[Benchmark], source: Path | None, smoke: bool) -> list
 def _part(benchmark: Benchmark, source: Path, smoke: bool) -> Part:
     preset = str(benchmark.common("system"))
     if not SAFE_NAME.fullmatch(preset):
-        raise UserError(
-            f"{benchmark.record}: {preset[:40]!r} is no name of a preset; run the benchmark again"
-        )
+        raise UserError(f"{benchmark.record}: {preset[:40]!r} is no name of a preset; {_AGAIN}")
 
     def call(script: str) -> str:
-        return (
-            f"export SYSTEM=${{SYSTEM:-{preset}}}\n"
-            f'exec bash "$(dirname "${{BASH_SOURCE[0]}}")/{script}" "$@"\n'
-        )
+        system = f"export SYSTEM=${{SYSTEM:-{preset}}}\n"
+        return f'{system}exec bash "$(dirname "${{BASH_SOURCE[0]}}")/{script}" "$@"\n'
 
     code = code_files(source, _commit(benchmark, source, smoke), benchmark.name)
     runs = tuple((run, record["files"][run.path.name]) for run, record in benchmark.results)
@@ -153,29 +136,21 @@ def description(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
     described = [benchmark.common("system_description") for benchmark in benchmarks]
     for benchmark, fields in zip(benchmarks, described):
         if not isinstance(fields, dict):
-            raise UserError(f"{benchmark.record}: system_description is no object; run the benchmark again")
+            raise UserError(f"{benchmark.record}: system_description is no object; {_AGAIN}")
     if any(fields != described[0] for fields in described):
-        raise UserError(
-            f"{system}: its benchmarks ran on systems of different description; package them apart"
-        )
+        said = "its benchmarks ran on systems of different description"
+        raise UserError(f"{system}: {said}; package them apart")
     run, record = benchmarks[0].results[0]
-    filled = {
-        "submitter": org,
-        "division": str(run.header.get("submission_division", "")),
-        "status": str(run.header.get("submission_status", "")),
-        "system_name": str(record.get("hardware") or system),
-    }
-    fields = {name: filled.get(name, described[0].get(name, "")) for name in NAMES}
-    return as_json(fields)
+    filled = {name: str(run.header.get(f"submission_{name}", "")) for name in ("division", "status")}
+    filled |= {"submitter": org, "system_name": str(record.get("hardware") or system)}
+    return as_json({name: filled.get(name, described[0].get(name, "")) for name in NAMES})
 
 
 def _implementation_json(benchmark: Benchmark) -> bytes:
     told = benchmark.common("implementation")
     told = told if isinstance(told, dict) else {}
     if missing := [name for name in IMPLEMENTATION if not isinstance(told.get(name), str)]:
-        raise UserError(
-            f"{benchmark.record}: implementation lacks {', '.join(missing)}; run the benchmark again"
-        )
+        raise UserError(f"{benchmark.record}: implementation lacks {', '.join(missing)}; {_AGAIN}")
     return as_json({name: told[name] for name in IMPLEMENTATION})
 
 
@@ -196,17 +171,14 @@ def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int
         if not (name in _CODE_FILES or name.startswith(folders)):
             continue
         if kind != b"blob" or mode == b"120000" or not name.isprintable() or ".." in name.split("/"):
-            raise UserError(
-                f"{source}: {name!r} in {commit[:12]} is not a plain file; packages hold plain files only"
-            )
+            said = f"{name!r} in {commit[:12]} is not a plain file"
+            raise UserError(f"{source}: {said}; packages hold plain files only")
         listed.append((name, 0o755 if mode == b"100755" else 0o644, head.split()[2].decode()))
     if not any(name.startswith(f"{benchmark}/") for name, _, _ in listed):
-        raise UserError(
-            f"{source}: commit {commit[:12]} has no folder {benchmark}/; name its checkout with --source"
-        )
-    objects = _git(
-        source, "cat-file", "--batch", text="\n".join(sha for _, _, sha in listed).encode() + b"\n"
-    )
+        said = f"commit {commit[:12]} has no folder {benchmark}/"
+        raise UserError(f"{source}: {said}; name its checkout with --source")
+    asked = "".join(f"{sha}\n" for _, _, sha in listed).encode()
+    objects = _git(source, "cat-file", "--batch", text=asked)
     files, place = {}, 0
     for name, mode, _ in listed:
         end = objects.index(b"\n", place)
@@ -224,9 +196,7 @@ def _git(source: Path, *arguments: str, text: bytes | None = None) -> bytes:
         raise UserError(f"git: cannot run ({error}); install git, which knows what code ran") from None
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().splitlines() or ["failed"]
-        raise UserError(
-            f"{source}: git {arguments[0]}: {reason[-1]}; name the checkout that ran with --source"
-        )
+        raise UserError(f"{source}: git {arguments[0]}: {reason[-1]}; {_SOURCE}")
     return done.stdout
 
 
@@ -241,9 +211,6 @@ def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
     if smoke:
         return _git(source, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
     if dirty:
-        raise UserError(
-            f"{benchmark.record}: the runs used code that was not committed; commit, and run again"
-        )
-    raise UserError(
-        f"{benchmark.record}: commit {str(commit)[:12]} is not in {source}; name the checkout that ran with --source"
-    )
+        said = "the runs used code that was not committed"
+        raise UserError(f"{benchmark.record}: {said}; commit, and run again")
+    raise UserError(f"{benchmark.record}: commit {str(commit)[:12]} is not in {source}; {_SOURCE}")

@@ -28,49 +28,36 @@ from compliance.verdict import NOT_CHECKED
 
 SMOKE = "SMOKE"
 # Advice that refuses a package even for other submitters' logs: such runs are not results, or not what they seem.
-_NEVER = frozenset(
-    ("smoke_run", "no_mlperf_result", "resumed_from_step")
-    + ("tree.duplicate", "tree.alike", "tree.seed", "tree.run-count")
-)
+_NEVER = frozenset((
+    "smoke_run", "no_mlperf_result", "resumed_from_step", "tree.duplicate", "tree.alike", "tree.seed", "tree.run-count",
+))  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "results", metavar="RESULTS", type=Path, help="folder with <system>/<benchmark>/ and their logs"
-    )
-    parser.add_argument("--org", required=True, help="the submitting organisation, as in the logs")
-    parser.add_argument("--system", required=True, help="the system's name, and its folder in RESULTS")
-    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="where to write; must not exist")
-    parser.add_argument(
-        "--implementation",
-        help="name of the implementation; default: the framework, tensorflow for runs of this one",
-    )
-    parser.add_argument(
-        "--source", metavar="DIR", type=Path, help="checkout of the code that ran (default: this one)"
-    )
-    others = parser.add_argument_group("for logs that no run.json describes")
-    others.add_argument(
-        "--description", metavar="JSON", type=Path, help="the system description, in the round's fields"
-    )
-    others.add_argument(
-        "--code", metavar="[BENCHMARK=]DIR", action="append", default=[], help="the code that ran; repeatable"
-    )
-    others.add_argument(
-        "--implementation-json", metavar="JSON", type=Path, help="starting weights, data types, retraining"
-    )
-    others.add_argument("--ruleset", choices=RULESETS, help="the round; default: what the logs say")
-    parser.add_argument("--smoke", action="store_true", help="a practice tree with SMOKE in every path")
-    parser.add_argument("--list", action="store_true", help="show what would be written, and write nothing")
-    parser.add_argument("--force", action="store_true", help="replace an earlier package at DIR")
+    add, code = parser.add_argument, "the code that ran; repeatable"
+    framework = "name of the implementation; default: the framework, tensorflow for runs of this one"
+    add("results", metavar="RESULTS", type=Path, help="folder with <system>/<benchmark>/ and their logs")
+    add("--org", required=True, help="the submitting organisation, as in the logs")
+    add("--system", required=True, help="the system's name, and its folder in RESULTS")
+    add("-o", "--output", metavar="DIR", type=Path, help="where to write; must not exist")
+    add("--implementation", help=framework)
+    add("--source", metavar="DIR", type=Path, help="checkout of the code that ran (default: this one)")
+    other = parser.add_argument_group("for logs that no run.json describes").add_argument
+    other("--description", metavar="JSON", type=Path, help="the system description, in the round's fields")
+    other("--code", metavar="[BENCHMARK=]DIR", action="append", default=[], help=code)
+    other("--implementation-json", metavar="JSON", type=Path, help="starting weights, data types, retraining")
+    other("--ruleset", choices=RULESETS, help="the round; default: what the logs say")
+    add("--smoke", action="store_true", help="a practice tree with SMOKE in every path")
+    add("--list", action="store_true", help="show what would be written, and write nothing")
+    add("--force", action="store_true", help="replace an earlier package at DIR")
 
 
 def run(args: argparse.Namespace) -> int:
     """Returns 0 if the tree was written (or listed), 1 if findings refuse it and nothing was written."""
     for name in ("org", "system", "implementation"):
-        if getattr(args, name) is not None and not SAFE_NAME.fullmatch(getattr(args, name)):
-            raise UserError(
-                f"--{name} {getattr(args, name)!r}: use letters, digits, '.', '_', '+' and '-' only"
-            )
+        value = getattr(args, name)
+        if value is not None and not SAFE_NAME.fullmatch(value):
+            raise UserError(f"--{name} {value!r}: use letters, digits, '.', '_', '+' and '-' only")
     if args.output is None and not args.list:
         raise UserError("-o: name the folder to write, or show the files with --list")
     if args.implementation is None:
@@ -85,9 +72,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     target, inputs = args.output.resolve(), args.results.resolve()
     if target == inputs or inputs in target.parents or target in inputs.parents:
-        raise UserError(
-            f"-o {args.output}: lies in RESULTS or around it, which is only read; name another folder"
-        )
+        said = "lies in RESULTS or around it, which is only read"
+        raise UserError(f"-o {args.output}: {said}; name another folder")
     top = entries[0].path.split("/", 1)[0]
 
     def accepted(tree: Path) -> bool:
@@ -134,15 +120,12 @@ def _refuse_unfit(runs: Iterable[tuple[Run, bool]], args: argparse.Namespace) ->
     """Refuses smoke runs (by their log, or by their record) and logs of another organisation."""
     for run, smoke in () if args.smoke else runs:
         if run.smoke or smoke:
-            raise UserError(
-                f"{run.path}: is a smoke run, which is no result; practise with --smoke, or package full-size runs"
-            )
+            fix = "practise with --smoke, or package full-size runs"
+            raise UserError(f"{run.path}: is a smoke run, which is no result; {fix}")
         logged = run.header.get("submission_org")
         if not isinstance(logged, str) or not same_organisation(logged, args.org):
-            raise UserError(
-                f"{run.path}: its submission_org is {str(logged)[:60]!r}, not {args.org}; give --org as the folder of "
-                "your organisation is called (Inventec for 'Inventec Corporation')"
-            )
+            fix = "give --org as the folder of your organisation is called (Inventec for 'Inventec Corporation')"
+            raise UserError(f"{run.path}: its submission_org is {str(logged)[:60]!r}, not {args.org}; {fix}")
 
 
 def _accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> bool:
@@ -155,8 +138,7 @@ def _accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> boo
       smoke: True for a practice tree, which is accepted whatever the findings.
     """
     outcome = check([tree], ruleset, packaging=own_runs)
-    folders = [folder for submission in outcome.submissions for folder in submission.folders]
-    dropped = {path for folder in folders for path in folder.dropped}
+    dropped = outcome.dropped
     findings = [finding for finding in outcome.findings if not _allowed(finding, dropped)]
     unchecked = outcome.verdict.answer == NOT_CHECKED
     bad = [finding for finding in findings if own_runs or finding.severity == ERROR or finding.rule in _NEVER]
@@ -177,7 +159,7 @@ def _accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> boo
     return accepted
 
 
-def _allowed(finding: Finding, dropped: set[str]) -> bool:
+def _allowed(finding: Finding, dropped: frozenset[str]) -> bool:
     """Whether a finding only reports the failure of a run that may fail (`ResultFolder.dropped`)."""
     if finding.path in dropped:
         return finding.rule not in PACKAGING_ERRORS and finding.rule != "not-checked"

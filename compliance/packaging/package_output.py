@@ -22,9 +22,8 @@ MANIFEST = "SHA256SUMS"
 SCRIPTS = ("setup.sh", "init_datasets.sh", "run_and_time.sh")
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MAX_JSON_BYTES = 64 << 20
-_TIME = (
-    315_532_800  # 1980-01-01: a fixed time, so that equal files give equal tars; late enough for every tool
-)
+_LINK = "is a symbolic link, and the packager follows none"
+_TIME = 315_532_800  # 1980-01-01: fixed, so that equal files give equal tars; late enough for every tool
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,7 @@ def as_json(content: dict) -> bytes:
 def real_folder(path: Path, fix: str = "") -> bool:
     """Whether a path is a folder; with `fix` one that is none raises UserError, as a link always does."""
     if path.is_symlink():
-        raise UserError(
-            f"{path}: is a symbolic link, and the packager follows none; put the folder itself there"
-        )
+        raise UserError(f"{path}: {_LINK}; put the folder itself there")
     if fix and not path.is_dir():
         raise UserError(f"{path}: no such folder; {fix}")
     return path.is_dir()
@@ -118,7 +115,7 @@ def open_file(path: Path):
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        what = "is a symbolic link, and the packager follows none" if path.is_symlink() else error.strerror
+        what = _LINK if path.is_symlink() else error.strerror
         raise UserError(f"{path}: {what}; put a readable file there") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -180,9 +177,8 @@ def _may_write(target: Path, force: bool) -> None:
     if not force:
         raise UserError(f"{target}: exists; name another folder with -o, or replace it with --force")
     if target.is_symlink() or not (target / MANIFEST).is_file():
-        raise UserError(
-            f"{target}: is not a package, so --force does not replace it; name another folder with -o"
-        )
+        said = "is not a package, so --force does not replace it"
+        raise UserError(f"{target}: {said}; name another folder with -o")
 
 
 def _put_in_place(staging: Path, target: Path, force: bool) -> None:

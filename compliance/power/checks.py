@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -47,10 +48,8 @@ def bad_names(folder: Path, logs: list[str]) -> list[str]:
         except OSError:
             bad.add(log)
             continue
-        groups = [
-            [os.path.splitext(name)[0].rpartition("_")[2] for name in names if name.startswith(start)]
-            for start in ("node", "sw")
-        ]
+        numbers = {name: os.path.splitext(name)[0].rpartition("_")[2] for name in names}
+        groups = [[text for name, text in numbers.items() if name.startswith(one)] for one in ("node", "sw")]
         counts[log] = len(groups[0]), len(groups[1])
         if any(not text.isdecimal() or int(text) >= len(group) for group in groups for text in group):
             bad.add(log)
@@ -93,10 +92,8 @@ def check(folder: Path, runs: Sequence[Run], description: dict | None) -> Iterat
         ("power.energy", "one energy", _energy),
     ]  # fmt: skip
     for rule, expected, says in kinds:
-        remarks = [
-            f"{text} in {run.run.path.stem}" for run in powers if run.logs for text in list(says(run))[:1]
-        ]
-        if remarks:
+        firsts = ((next(iter(says(run)), None), run.run.path.stem) for run in powers if run.logs)
+        if remarks := [f"{text} in {name}" for text, name in firsts if text]:
             more = f" and {len(remarks) - 2} more runs" if len(remarks) > 2 else ""
             yield finding(rule, ADVICE, folder / "power", expected, ("; ".join(remarks[:2]) + more)[:300])
     if problems:
@@ -121,18 +118,16 @@ def _clock(run: RunPower) -> Iterator[str]:
         if log.readings and not _agrees(log, run.span):
             hours = (log.readings[0][0] - run.span[0]) / 3_600_000
             whole = round(4 * hours) / 4
-            near = (
-                f", as if of another time zone ({whole:+g} h)" if whole and abs(hours - whole) < 0.05 else ""
-            )
+            zone = f", as if of another time zone ({whole:+g} h)"
+            near = zone if whole and abs(hours - whole) < 0.05 else ""
             yield f"{log.path.stem} begins {3600 * hours:+,.0f} s from run_start{near}"
 
 
 def _rate(run: RunPower) -> Iterator[str]:
     for log in _timed(run):
-        times = [time for time, _ in log.readings if run.span[0] <= time <= run.span[1]]
-        seconds = (run.span[1] - run.span[0]) / 1000
+        times, seconds = [time for time, _ in run.during(log)], (run.span[1] - run.span[0]) / 1000
         rate = len(times) / seconds if seconds else 1.0
-        gap = max((b - a for a, b in zip(times, times[1:])), default=0.0) / 1000
+        gap = max((b - a for a, b in pairwise(times)), default=0.0) / 1000
         if seconds > 10 and rate < _LEAST_RATE:
             yield f"{rate:.2f} readings a second of {log.path.stem}, {gap:.1f} s without one"
         elif gap > _LONGEST_GAP:
@@ -173,12 +168,11 @@ def _start(run: RunPower) -> Iterator[str]:
 def _watts(run: RunPower, description: dict | None) -> Iterator[str]:
     if not (cards := tree_system.count(description, "accelerators_per_node")):
         return
-    told = _TOLD_WATTS.search(str(description.get("accelerator_model_name", "")))
     low, high = _LEAST_WATTS * cards, _MOST_WATTS * cards
-    if told:
+    if told := _TOLD_WATTS.search(str(description.get("accelerator_model_name", ""))):
         low, high = _LEAST_OF_TOLD * int(told[1]) * cards, _MOST_OF_TOLD * int(told[1]) * cards
     for log in _timed(run):
-        inside = [watts for time, watts in log.readings if run.span[0] <= time <= run.span[1]]
+        inside = [watts for _, watts in run.during(log)]
         mean = fmean(inside) if inside else 0.0
         if inside and not low <= mean <= high:
             expected = f"{low:,.0f} to {high:,.0f} W expected of {cards} accelerators"

@@ -35,39 +35,30 @@ class Energies:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "tree", metavar="TREE", type=Path, help="a submitter's folder, or a folder of runs with power/"
-    )
-    parser.add_argument("--ruleset", choices=rules.RULESETS, help="default: what the tree and the log say")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: %(default)s")
+    add = parser.add_argument
+    add("tree", metavar="TREE", type=Path, help="a submitter's folder, or a folder of runs with power/")
+    add("--ruleset", choices=rules.RULESETS, help="default: what the tree and the log say")
+    add("--format", choices=("text", "json"), default="text", help="default: %(default)s")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the energies; returns 1 if a folder has no score of energy, else 0.
 
-    Raises:
-      UserError: the tree has no power logs.
+    Raises UserError: the tree has no power logs.
     """
-    folders = [
-        row_of(folder, options.ruleset)
-        for folder in scores.result_folders(options.tree)
-        if power_logs.kind(folder)
-    ]
-    if not folders:
-        raise UserError(
-            f"{options.tree}: no results/<system>/<benchmark>/power/ in it; name a tree with power logs"
-        )
-    print(
-        json.dumps([_plain(row) for row in folders], indent=2) if options.format == "json" else _text(folders)
-    )
-    return int(any(row.score is None for row in folders))
+    folders = filter(power_logs.kind, scores.result_folders(options.tree))
+    rows = [row_of(folder, options.ruleset) for folder in folders]
+    if not rows:
+        place = "results/<system>/<benchmark>/power/"
+        raise UserError(f"{options.tree}: no {place} in it; name a tree with power logs")
+    print(json.dumps([_plain(row) for row in rows], indent=2) if options.format == "json" else _text(rows))
+    return int(any(row.score is None for row in rows))
 
 
 def row_of(folder: Path, ruleset: str | None = None) -> Energies:
     """Computes the energies of a folder of runs.
 
-    Raises:
-      UserError: a log cannot be read.
+    Raises UserError: a log cannot be read.
     """
     card = scores.score_directory(folder, ruleset)
     runs = [power_logs.of_run(one, folder) for one in card.runs]
@@ -77,28 +68,23 @@ def row_of(folder: Path, ruleset: str | None = None) -> Energies:
     logs, remarks = [str(one.path) for one in card.runs], [INFORMATIVE] if in_band else []
     if not in_band:
         if bad := checks.bad_names(folder, logs):
-            remarks.append(
-                f"the stock checker refuses the names of the power logs of {len(bad)} of {len(logs)} runs"
-            )
+            refused = "the stock checker refuses the names of the power logs"
+            remarks.append(f"{refused} of {len(bad)} of {len(logs)} runs")
         place, described = place_of(folder.resolve()), None
         if place:
             with suppress(OSError, ValueError):
                 described = tree_system.load(place[0] / "systems" / f"{place[1]}.json")
         remarks += [f"{one.message} {one.found}" for one in checks.check(folder, card.runs, described)]
-    scores_ = []
-    for joules in (by_rules, by_stock):
-        mean = None if card.score is None else power_logs.olympic(joules, card.left_out)
-        scores_.append(None if mean is None else mean * card.scaling)
+    means = [power_logs.olympic(joules, card.left_out) for joules in (by_rules, by_stock)]
+    scaled = [None if None in (card.score, mean) else mean * card.scaling for mean in means]
     names, watts = tuple(one.path.stem for one in card.runs), tuple(map(_watts, runs))
-    return Energies(folder, names, by_rules, by_stock, watts, *scores_, card.scaling, tuple(remarks))
+    return Energies(folder, names, by_rules, by_stock, watts, *scaled, card.scaling, tuple(remarks))
 
 
 def _watts(run: power_logs.RunPower) -> float | None:
     """Returns the mean power of a node in the run."""
-    if run.span is None:
-        return None
-    found = [w for log in run.nodes for time, w in log.readings if run.span[0] <= time <= run.span[1]]
-    return fmean(found) if found else None
+    watts = [watts for log in run.nodes if run.span for _, watts in run.during(log)]
+    return fmean(watts) if watts else None
 
 
 def _text(folders: list[Energies]) -> str:

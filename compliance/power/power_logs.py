@@ -53,8 +53,7 @@ class PowerLog:
 def read(path: Path) -> PowerLog:
     """Reads one power log.
 
-    Raises:
-      UserError: the file cannot be read, or has more than `MOST_READINGS` readings.
+    Raises UserError: the file cannot be read, or has more than `MOST_READINGS` readings.
     """
     before_stop = 0
     log = PowerLog(path, path.name.startswith("sw"))
@@ -169,6 +168,10 @@ class RunPower:
         """Returns (run_start, run_stop); None for a run without them."""
         return None if self.run.minutes is None else (self.run.run_start, self.run.run_stop)
 
+    def during(self, log: PowerLog) -> list[tuple[float, float]]:
+        """Returns the readings of a log in the span of the run, which has one."""
+        return [one for one in log.readings if self.span[0] <= one[0] <= self.span[1]]
+
     def joules(self) -> float | None:
         """Returns the run's energy by the rules; None if a component's is unknown."""
         return self._total(energy)
@@ -194,8 +197,7 @@ def of_run(run: Run, folder: Path) -> RunPower:
 
     Links, pipes and devices among them are left out.
 
-    Raises:
-      UserError: a file cannot be read.
+    Raises UserError: a file cannot be read.
     """
     place = folder / (kind(folder) or MEASURED) / run.path.stem
     if place.is_symlink() or place.parent.is_symlink():

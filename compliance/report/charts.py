@@ -142,18 +142,13 @@ def timeline(run: Run) -> Timeline | None:
     closed = any(span.stop is not None for span in run.blocks)
     trained = run.blocks if closed else [span._replace(stop=stop) for span in run.blocks]
     evals, blocks = _inside(run.evals, whole), _inside(trained, whole)
-    init = (
-        [(run.init_start, run.init_stop)] if run.init_start is not None and run.init_stop is not None else []
-    )
+    init = [] if None in (run.init_start, run.init_stop) else [(run.init_start, run.init_stop)]
+    busy = union([*evals, *blocks])
     lanes_of = (
         ("init", "from init_start to init_stop, off the clock", union(init)),
         ("train", "in a block, not in an evaluation", without(blocks, evals)),
         ("eval", "from eval_start to eval_stop", evals),
-        (
-            "gap",
-            "on the clock, in neither a block nor an evaluation",
-            without(whole, union([*evals, *blocks])),
-        ),
+        ("gap", "on the clock, in neither a block nor an evaluation", without(whole, busy)),
     )
     # The milliseconds between two log lines count but are not drawn.
     shortest = dict.fromkeys(("gap", "train"), (stop - first) / 1000)
@@ -190,12 +185,8 @@ def _bars(
 
 def metrics(runs: Iterable[Run]) -> list[str]:
     """Returns the metrics that the runs evaluate: the target's first, then in the order of the logs."""
-    names: dict[str, None] = {}
-    for run in runs:
-        names |= dict.fromkeys(run.target)
-        for evaluation in run.evaluations:
-            names |= dict.fromkeys(evaluation.values)
-    return list(names)[:4]
+    tables = (table for run in runs for table in (run.target, *(one.values for one in run.evaluations)))
+    return list(dict.fromkeys(name for table in tables for name in table))[:4]
 
 
 def quality_axis(runs: Sequence[Run], metric: str) -> Axis:
@@ -206,13 +197,10 @@ def quality_axis(runs: Sequence[Run], metric: str) -> Axis:
 
 def curve(run: Run, metric: str, x: Axis, y: Axis, size: float) -> Curve:
     """Returns the metric over the time since run_start; `size` is the unit of `x` in ms."""
-    evaluations = [e for e in run.evaluations if metric in e.values and run.run_start is not None]
-    points = [
-        (x((e.time_ms - run.run_start) / size), round(100 - y(e.values[metric]), 3)) for e in evaluations
-    ]
-    thinned = points[:: max(1, len(points) // 400)]
-    if points and thinned[-1] != points[-1]:
-        thinned.append(points[-1])
-    if not evaluations:
+    there = [e for e in run.evaluations if metric in e.values and run.run_start is not None]
+    if not there:
         return Curve([])
-    return Curve(thinned, evaluations[0].values[metric], evaluations[-1].values[metric], run.evaluated)
+    points = [(x((e.time_ms - run.run_start) / size), round(100 - y(e.values[metric]), 3)) for e in there]
+    thinned = points[:: max(1, len(points) // 400)]
+    thinned += points[-1:] if thinned[-1] != points[-1] else []
+    return Curve(thinned, there[0].values[metric], there[-1].values[metric], run.evaluated)

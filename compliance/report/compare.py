@@ -17,17 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", type=Path, help="a log, or a folder of result logs")
     parser.add_argument("b", metavar="B", type=Path, help="the same kind of thing")
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="write here, not to standard output"
-    )
+    here = "write here, not to standard output"
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help=here)
     parser.add_argument("--all", action="store_true", help="also what is equal (text; json has all)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints or writes the comparison; always returns 0, even if the two differ.
 
-    Raises:
-      UserError: a side does not exist, or holds no result log.
+    Raises UserError: a side does not exist, or holds no result log.
     """
     cards = [score_directory(side) for side in (args.a, args.b)]
     for side, card in zip((args.a, args.b), cards):
@@ -64,17 +62,14 @@ class Compared:
 
 def compare(a: ScoreCard, b: ScoreCard) -> list[Compared]:
     """Compares two folders of runs: header, times, quality, and every setting of either side."""
-    rows = [
-        Compared(name, value(get(a)), value(get(b)))
-        for name, get in (
-            ("benchmark", lambda card: card.benchmark),
-            ("organisation", lambda card: card.org),
-            ("system", lambda card: card.system),
-            ("rules", lambda card: card.ruleset),
-            ("division", lambda card: card.runs[0].header.get("submission_division", "")),
-            ("smoke run", lambda card: "yes" if card.smoke else "no"),
-        )
-    ]
+    heads = [
+        {
+            "benchmark": card.benchmark, "organisation": card.org, "system": card.system, "rules": card.ruleset,
+            "division": card.runs[0].header.get("submission_division", ""), "smoke run": "yes" if card.smoke else "no",
+        }
+        for card in (a, b)
+    ]  # fmt: skip
+    rows = [Compared(name, *(value(head[name]) for head in heads)) for name in heads[0]]
     times = [[m for m in card.minutes if m is not None] for card in (a, b)]
     rows += [
         _numbers("accelerators", beside(a)[0], beside(b)[0]),
@@ -98,9 +93,7 @@ def compare(a: ScoreCard, b: ScoreCard) -> list[Compared]:
     for key in dict.fromkeys([*settings[0], *settings[1]]):
         first, second = (side.get(key) for side in settings)
         numbers = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in (first, second))
-        rows.append(
-            _numbers(key, first, second) if numbers else Compared(key, _logged(first), _logged(second))
-        )
+        rows.append(Compared(key, _logged(first), _logged(second), _ratio(first, second) if numbers else ""))
     return rows
 
 

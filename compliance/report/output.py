@@ -16,8 +16,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 def write(name: str | Path, text: str) -> None:
     """Writes a whole document, or leaves the old file unchanged (`common.files.whole`).
 
-    Raises:
-      UserError: the file cannot be written.
+    Raises UserError: the file cannot be written.
     """
     # A log's text may hold half of a surrogate pair, which has no UTF-8 form.
     data = text.encode("utf-8", errors="backslashreplace")
@@ -25,9 +24,8 @@ def write(name: str | Path, text: str) -> None:
         with files.whole(name) as path:
             path.write_bytes(data)
     except OSError as error:
-        raise UserError(
-            f"{name}: cannot write ({error.strerror}); name a file in a folder that exists"
-        ) from None
+        fix = "name a file in a folder that exists"
+        raise UserError(f"{name}: cannot write ({error.strerror}); {fix}") from None
 
 
 @cache

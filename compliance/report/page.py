@@ -25,10 +25,8 @@ def run(args: argparse.Namespace) -> int:
     outcome = check([args.path], args.ruleset)
     cards = [card_of(folder, outcome, args.ruleset) for folder in result_folders(args.path)]
     write(args.output, page(cards, outcome))
-    runs = sum(len(card.runs) for card in cards)
-    print(
-        f"Wrote {args.output}: {plural(runs, 'run')} in {plural(len(cards), 'folder')}. {verdict_line(outcome)}"
-    )
+    counted = f"{plural(sum(len(card.runs) for card in cards), 'run')} in {plural(len(cards), 'folder')}"
+    print(f"Wrote {args.output}: {counted}. {verdict_line(outcome)}")
     return 0
 
 
@@ -51,12 +49,12 @@ def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
 
     `outcome`: the result of `check` for the whole path; None if it did not run.
     """
-    of_folders, rest = [None] * len(cards), []
+    of_folders, rest, judged = [None] * len(cards), [], {}
     if outcome is not None:
         of_folders, rest = index.by_folder(outcome, [_folder_of(card.path) for card in cards])
-    if len(cards) == 1 and outcome is not None:
-        of_folders, rest = [[*of_folders[0], *rest]], []
-    judged = index.judged(outcome) if outcome is not None else {}
+        judged = index.judged(outcome)
+        if len(cards) == 1:
+            of_folders, rest = [[*of_folders[0], *rest]], []
     folders = [
         _folder(card, number, own, judged.get(_folder_of(card.path).resolve()))
         for number, (card, own) in enumerate(zip(cards, of_folders), 1)
@@ -106,18 +104,13 @@ def _energy(card: ScoreCard) -> str:
 
 def _findings(findings: Sequence[Finding]) -> list[dict]:
     """Merges equal findings of several logs; errors first."""
+    names = ("severity", "rule", "message", "expected", "fix")
     groups: dict[tuple[str, ...], list[str]] = {}
-    for finding in findings:
-        kind = (finding.severity, finding.rule, finding.message, finding.expected, finding.fix)
-        line = f":{finding.line}" if finding.line else ""
-        groups.setdefault(kind, []).append(f"{Path(finding.path).name}{line}")
-    rows = [
-        {
-            "severity": kind[0], "rule": kind[1], "message": kind[2], "expected": kind[3], "fix": kind[4],
-            "places": places,
-        }
-        for kind, places in groups.items()
-    ]  # fmt: skip
+    for one in findings:
+        line = f":{one.line}" if one.line else ""
+        kind = tuple(getattr(one, name) for name in names)
+        groups.setdefault(kind, []).append(f"{Path(one.path).name}{line}")
+    rows = [dict(zip(names, kind), places=places) for kind, places in groups.items()]
     return sorted(rows, key=lambda row: row["severity"] != ERROR)
 
 
@@ -175,14 +168,12 @@ def _overlay(card: ScoreCard, metric: str) -> dict:
     y = charts.quality_axis([run for _, run in timed], metric)
     order = sorted(timed, key=lambda pair: fate(card, pair[0]) not in ("counted", ""))
     plot = _plot(metric, y, card.runs[0], [charts.curve(run, metric, x, y, size) for _, run in order])
+    shown = (
+        (curve, run, fate(card, index) or "counted") for curve, (index, run) in zip(plot["curves"], order)
+    )
     lines = [
-        {
-            "curve": curve,
-            "name": run.path.stem,
-            "fate": fate(card, index) or "counted",
-            "minutes": run.minutes,
-        }
-        for curve, (index, run) in zip(plot["curves"], order)
+        {"curve": curve, "name": run.path.stem, "fate": role, "minutes": run.minutes}
+        for curve, run, role in shown
     ]
     return {**plot, "x": x, "unit": unit, "lines": lines}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from compliance.log.logs import number
+from compliance.log.logs import numeral
 from compliance.submission.scores import ScoreCard
 
 # Google and NVIDIA in v0.6 and v0.7; every submitter from v1.0 (sources: data/README.md).
@@ -30,17 +30,16 @@ class Published:
 def published() -> tuple[Published, ...]:
     """Returns the closed-division scores of rounds v0.6 to v5.1, and those of v6.0 that are public (data/README.md)."""
     rows: list[Published] = []
-    for name in _TABLES:
-        with (_DATA / name).open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                epochs = row.get("epochs_to_converge") or row.get("to_converge") or None
-                rows.append(
-                    Published(
-                        row["round"], row["org"], row["system"], row["benchmark"], int(row["n_accelerators"]),
-                        float(row["score_minutes"]), None if epochs is None else number(float(epochs)),
-                    )
-                )  # fmt: skip
+    for row in (row for name in _TABLES for row in _table(name)):
+        names = (row[name] for name in ("round", "org", "system", "benchmark"))
+        epochs = numeral(row.get("epochs_to_converge") or row.get("to_converge") or "")
+        rows.append(Published(*names, int(row["n_accelerators"]), float(row["score_minutes"]), epochs))
     return tuple(rows)
+
+
+def _table(name: str) -> list[dict[str, str]]:
+    with (_DATA / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:
@@ -70,11 +69,10 @@ def published_score(ruleset: str, org: str, system: str, benchmark: str) -> floa
 
 @cache
 def _best() -> dict[tuple[str, str], float]:
-    with (_DATA / "published_systems.csv").open(encoding="utf-8", newline="") as file:
-        named = {
-            (row["round"], row["org"], row["system"]): row["accelerator_model_name"].casefold()
-            for row in csv.DictReader(file)
-        }
+    named = {
+        (row["round"], row["org"], row["system"]): row["accelerator_model_name"].casefold()
+        for row in _table("published_systems.csv")
+    }
     best: dict[tuple[str, str], float] = {}
     for row in published():
         key = row.benchmark, named.get((row.round, row.org, row.system), "")

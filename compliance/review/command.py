@@ -19,23 +19,20 @@ from compliance.verdict import GO
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "trees", nargs="+", metavar="TREE", type=Path,
-        help="a round's folder, or submitters' folders; of two with one name the later replaces the earlier",
-    )  # fmt: skip
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("review.html"))
-    parser.add_argument("--csv", metavar="FILE", type=Path, help="default: beside the page, review.csv")
-    parser.add_argument("--ruleset", choices=rules.RULESETS, help="default: what the folders and logs say")
-    parser.add_argument(
-        "--deadline", metavar="YYYY-MM-DD", help="the last day of submissions; default: the round's, if known"
-    )
+    add = parser.add_argument
+    trees = "a round's folder, or submitters' folders; of two with one name the later replaces the earlier"
+    add("trees", nargs="+", metavar="TREE", type=Path, help=trees)
+    add("-o", "--output", metavar="FILE", type=Path, default=Path("review.html"))
+    add("--csv", metavar="FILE", type=Path, help="default: beside the page, review.csv")
+    add("--ruleset", choices=rules.RULESETS, help="default: what the folders and logs say")
+    last = "the last day of submissions; default: the round's, if known"
+    add("--deadline", metavar="YYYY-MM-DD", help=last)
 
 
 def run(options: argparse.Namespace) -> int:
     """Writes the page and the CSV file, and prints a summary; returns 1 if a submission is not go, or one vanished.
 
-    Raises:
-      UserError: a tree holds no submission, the deadline is not a date, or a file cannot be written.
+    Raises UserError: a tree holds no submission, the deadline is not a date, or a file cannot be written.
     """
     try:
         deadline = date.fromisoformat(options.deadline) if options.deadline else None
@@ -57,12 +54,8 @@ def lines(whole: Review) -> list[str]:
     text = [f"{one.kind}: {one.organisation}: {one.name}: {one.text}" for one in whole.changes]
     text += [f"{name}: {one.line}" for name, one in whole.verdicts.items() if one.answer != GO]
     text += whole.remarks
-    late = Counter(
-        (row["benchmark"], one)
-        for row in whole.rows
-        if row["in_time"] == "no"
-        for one in row["points"].split("; ")
-    )
+    too_late = (row for row in whole.rows if row["in_time"] == "no")
+    late = Counter((row["benchmark"], one) for row in too_late for one in row["points"].split("; "))
     text += [f"points not in time: {name}: {one}, for {count} folders" for (name, one), count in late.items()]
     answers = Counter(row["verdict"] for row in whole.rows)
     told = ", ".join(f"{count} {answer}" for answer, count in sorted(answers.items()))

@@ -20,11 +20,8 @@ _DATA = Path(__file__).parents[1] / "data" / "rcp_origins.csv"
 # Last days of submission. Sources: training_policies #380 (1.0) and #590 (6.1), tinygrad/tinygrad #3756 (4.0) and
 # #11304 (5.1). Of the others no public source was at hand.
 DEADLINES = {
-    "1.0.0": date(2021, 5, 21),
-    "4.0.0": date(2024, 5, 10),
-    "5.1.0": date(2025, 10, 10),
-    "6.1.0": date(2026, 10, 16),
-}
+    "1.0.0": date(2021, 5, 21), "4.0.0": date(2024, 5, 10), "5.1.0": date(2025, 10, 10), "6.1.0": date(2026, 10, 16),
+}  # fmt: skip
 _STRICT_FROM = (6, 1)
 _STRICT, _LARGE, _USUAL = timedelta(days=-7), timedelta(weeks=-5), timedelta(days=1)
 _LARGE_MODELS = frozenset({"gpt3", "llama31_405b"})
@@ -48,14 +45,13 @@ class Origin:
 
 @cache
 def _origins() -> dict[tuple[str, str, str], Origin]:
+    origins = {}
     with _DATA.open(encoding="utf-8", newline="") as file:
-        return {
-            (row["benchmark"], row["batch"], row["sum"]): Origin(
-                row["benchmark"], float(row["batch"]), row["creator"], row["platform"], row["when"],
-                date.fromisoformat(row["since"]),
-            )
-            for row in csv.DictReader(file)
-        }  # fmt: skip
+        for row in csv.DictReader(file):
+            told = row["creator"], row["platform"], row["when"], date.fromisoformat(row["since"])
+            key = row["benchmark"], row["batch"], row["sum"]
+            origins[key] = Origin(row["benchmark"], float(row["batch"]), *told)
+    return origins
 
 
 def origin(benchmark: str, ruleset: str, batch: float) -> Origin:
@@ -70,10 +66,9 @@ def compared(benchmark: str, ruleset: str, judged: rcp.Convergence | None) -> tu
     if judged is None or judged.batch is None or judged.reference is None:
         return ()
     batches = [point.batch for point in rcp.pruned(benchmark, ruleset)]
-    if judged.batch in batches:
-        near = [judged.batch]
-    else:
-        near = [*batches[: sum(one < judged.batch for one in batches)][-1:]]
+    near = [one for one in batches if one == judged.batch]
+    if not near:
+        near = [one for one in batches if one < judged.batch][-1:]
         near += [one for one in batches if one > judged.batch][:1]
     return tuple(origin(benchmark, ruleset, batch) for batch in near)
 

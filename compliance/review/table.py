@@ -27,29 +27,10 @@ from compliance.submission.summary import Result, System
 from compliance.verdict import Verdict
 
 COLUMNS = (
-    *(
-        "organisation",
-        "system",
-        "benchmark",
-        "division",
-        "accelerators",
-        "verdict",
-        "errors",
-        "flags",
-        "runs",
-    ),
-    *(
-        "needed",
-        "failed",
-        "raw_minutes",
-        "factor",
-        "factor_from",
-        "minutes",
-        "published_minutes",
-        "kilojoules",
-    ),
-    *("stock_kilojoules", "batch", "convergence", "margin", "points", "in_time", "uploaded_as"),
-)
+    "organisation", "system", "benchmark", "division", "accelerators", "verdict", "errors", "flags", "runs", "needed",
+    "failed", "raw_minutes", "factor", "factor_from", "minutes", "published_minutes", "kilojoules", "stock_kilojoules",
+    "batch", "convergence", "margin", "points", "in_time", "uploaded_as",
+)  # fmt: skip
 
 
 @dataclass
@@ -77,16 +58,14 @@ def review(trees: Sequence[Path], ruleset: str | None = None, deadline: date | N
       ruleset: the round; None: find it from the folders' names and the logs.
       deadline: the last day of submissions; None: the day in `points.DEADLINES`.
 
-    Raises:
-      UserError: a tree holds no submission, or the submissions are of several rounds.
+    Raises UserError: a tree holds no submission, or the submissions are of several rounds.
     """
     sent, left_out = uploads.find(trees)
     if ruleset is None:
         named = {choice.ruleset for one in sent if (choice := of_folder(one.path))}
         if len(named) > 1:
-            raise UserError(
-                f"folders of rounds {', '.join(sorted(named))}; name those of one, or give --ruleset"
-            )
+            rounds = ", ".join(sorted(named))
+            raise UserError(f"folders of rounds {rounds}; name those of one, or give --ruleset")
         ruleset = named.pop() if named else None
     whole, logs, seen = Review(deadline=deadline, changes=left_out), [], set()
     with tempfile.TemporaryDirectory(prefix="review-") as place:
@@ -122,21 +101,17 @@ def _add(whole: Review, name: str, outcome: Outcome, sources: dict[str, str], fo
         whole.origins.update(used)
         entry = f"{system.name}/{result.folder.benchmark}"
         source = Path(sources.get(entry, folder)).name
-        whole.rows.append(_row(name, system, result, findings, used, whole.deadline, source))
+        due = points.due(result.folder.benchmark, result.folder.ruleset, whole.deadline)
+        whole.rows.append(_row(name, system, result, findings, used, due, source))
     whole.remarks += [f"{name}: {one.message} {one.found}" for one in rest if one.severity == ERROR]
     if not pairs:
         whole.remarks.append(f"{name}: {outcome.verdict.line}")
 
 
 def _row(
-    name: str,
-    system: System,
-    result: Result,
-    findings: list[Finding],
-    used: tuple[Origin, ...],
-    deadline: date | None,
+    name: str, system: System, result: Result, findings: list[Finding], used: tuple[Origin, ...], due: date | None,
     source: str,
-) -> dict[str, object]:
+) -> dict[str, object]:  # fmt: skip
     """Returns one folder of runs by the columns of the CSV file; None is an empty cell.
 
     `minutes` is the score, `raw_minutes` the score without its `factor`. `kilojoules` is the score of energy by the
@@ -161,7 +136,7 @@ def _row(
         score, published_score(card.ruleset, name, card.system, card.benchmark),
         None if joules is None else joules / 1000, None if stock is None else stock / 1000, folder.batch,
         judged.verdict if judged else "", judged.margin if judged else None, "; ".join(one.text for one in used),
-        points.in_time(used, points.due(folder.benchmark, folder.ruleset, deadline)), source,
+        points.in_time(used, due), source,
     )  # fmt: skip
     return dict(zip(COLUMNS, cells, strict=True))
 

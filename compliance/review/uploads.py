@@ -12,6 +12,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,8 +57,7 @@ class Upload:
 def find(trees: Sequence[Path]) -> tuple[list[Upload], list[Change]]:
     """Returns the submitters' folders at or directly below `trees`, and what was left out.
 
-    Raises:
-      UserError: a tree does not exist, or has no submitter's folder.
+    Raises UserError: a tree does not exist, or has no submitter's folder.
     """
     sent: list[Upload] = []
     left_out: list[Change] = []
@@ -89,10 +89,8 @@ def organisations(uploads: Sequence[Upload]) -> dict[str, list[Upload]]:
     grouped: dict[str, list[Upload]] = defaultdict(list)
     for one in uploads:
         grouped[one.parts[0] if len(bases[one.parts[0]]) > 1 else one.name].append(one)
-    return {
-        name: sorted(group, key=lambda one: (one.parts[1], one.order))
-        for name, group in sorted(grouped.items())
-    }
+    oldest_first = partial(sorted, key=lambda one: (one.parts[1], one.order))
+    return {name: oldest_first(group) for name, group in sorted(grouped.items())}
 
 
 def merge(

@@ -1,12 +1,10 @@
 """Implements `timetotrain scores`: the results table of a tree, as text or CSV."""
 
 import argparse
-import csv
-import io
 from pathlib import Path
 
 from common.errors import UserError
-from common.files import write_atomically
+from common.files import write_csv
 from compliance.log import rules
 from compliance.report.output import aligned
 from compliance.submission import summary
@@ -18,9 +16,8 @@ from compliance.submission.verdict import no_folders
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tree", metavar="TREE", help="a submitter's folder, or a folder of several")
     parser.add_argument("--ruleset", choices=rules.RULESETS, help="default: what the tree and the logs say")
-    parser.add_argument(
-        "--csv", metavar="FILE", help="write the table; a second one, FILE_detailed, beside it"
-    )
+    beside = "write the table; a second one, FILE_detailed, beside it"
+    parser.add_argument("--csv", metavar="FILE", help=beside)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,46 +31,32 @@ def run(options: argparse.Namespace) -> int:
         raise no_folders(tree, outcome.verdict)
     used = sorted({one.submission.ruleset for one in systems})
     if len(used) > 1:
-        raise UserError(
-            f"{tree}: submissions of rounds {', '.join(used)}; name one round's, or give --ruleset"
-        )
+        told = f"submissions of rounds {', '.join(used)}"
+        raise UserError(f"{tree}: {told}; name one round's, or give --ruleset")
     if options.csv:
         path = Path(options.csv)
+        # The stock summarizer's columns; an empty cell means no score.
         for place, detailed in ((path, False), (path.with_stem(f"{path.stem}_detailed"), True)):
-            # A description may hold half of a surrogate pair, which has no UTF-8 form.
-            write_atomically(place, _csv(systems, detailed).encode(errors="backslashreplace"))
+            rows = [summary.row(one, detailed) for one in systems]
+            write_csv(place, [*rows[0]], [row.values() for row in rows], line_end="\n")
     print(_text(systems, used[0]))
     for remark in (remark for one in systems for remark in one.remarks):
         print(f"note: {remark}")
     return int(any(result.card.score is None for one in systems for result in one.results.values()))
 
 
-def _csv(systems: list[System], detailed: bool) -> str:
-    """Returns the table with the stock summarizer's columns; an empty cell means no score."""
-    text = io.StringIO()
-    rows = [summary.row(one, detailed) for one in systems]
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def _text(systems: list[System], ruleset: str) -> str:
     """Returns a line for each score: system, accelerators, benchmark, minutes, and how the score was computed."""
+    head = f"Round {ruleset}; minutes; weak scaling is not covered, power is in `timetotrain power`"
     lines = [
-        ("division", "system", "accelerators", "benchmark", "minutes", "runs", "failed", "dropped")
-        + ("scaling", "RCP")
-    ]
+        ("division", "system", "accelerators", "benchmark", "minutes", "runs", "failed", "dropped", "scaling", "RCP")
+    ]  # fmt: skip
     for one in systems:
         for benchmark, result in sorted(one.results.items()):
-            score = "-" if result.card.score is None else f"{result.card.score:.4f}"
-            runs = f"{len(result.card.runs)} of {result.card.needed}"
-            failed = str(len(result.card.runs) - len(result.card.counted))
-            lines.append(
-                (
-                    result.folder.division or "-", one.name, str(one.accelerators or "-"), benchmark, score, runs,
-                    failed, str(len(result.card.left_out)), f"{result.scaling:.4f}", result.rcp or "-",
-                )
-            )  # fmt: skip
-    head = f"Round {ruleset}; minutes; weak scaling is not covered, power is in `timetotrain power`"
+            card = result.card
+            score = "-" if card.score is None else f"{card.score:.4f}"
+            runs, failed = f"{len(card.runs)} of {card.needed}", str(len(card.runs) - len(card.counted))
+            place = result.folder.division or "-", one.name, str(one.accelerators or "-"), benchmark
+            left_out, factor = str(len(card.left_out)), f"{card.scaling:.4f}"
+            lines.append([*place, score, runs, failed, left_out, factor, result.rcp or "-"])
     return "\n".join((head, *aligned(lines)))

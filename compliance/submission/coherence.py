@@ -40,9 +40,8 @@ def of_folder(
     """Holds a folder of runs together: its name, its logs, and the description of its system, in the file `source`."""
     for key in ("org", "platform", "status"):
         if said := sorted({value for one in group if is_placeholder(value := getattr(one, key))}):
-            yield finding(
-                "tree.placeholder", ADVICE, path, f"submission_{key}: a name", ", ".join(said)[:120]
-            )
+            about = f"submission_{key}: a name", ", ".join(said)[:120]
+            yield finding("tree.placeholder", ADVICE, path, *about)
     yield from _availability(path, description, source, group)
     if description is not None:
         division = description.get("division")
@@ -85,12 +84,14 @@ def compare(name: str, other: str) -> str:
     if any(_holds(a, b) or _holds(a, b.partition(" ")[2]) for a, b in ((name, other), (other, name))):
         return "same"
     ours, theirs = _parts(name), _parts(other)
-    shorter = min(len(ours), len(theirs))
-    if shorter and ours[:shorter] == theirs[:shorter]:
+    if _begin_alike(ours, theirs):
         return "same"
-    words, their_words = ([part for part in parts if part.isalpha()] for parts in (ours, theirs))
-    shorter = min(len(words), len(their_words))
-    return "other" if shorter and words[:shorter] == their_words[:shorter] else "unclear"
+    words = ([part for part in parts if part.isalpha()] for parts in (ours, theirs))
+    return "other" if _begin_alike(*words) else "unclear"
+
+
+def _begin_alike(ours: list[str], theirs: list[str]) -> bool:
+    return bool(ours and theirs) and all(a == b for a, b in zip(ours, theirs))
 
 
 def _holds(name: str, part: str) -> bool:
@@ -111,10 +112,8 @@ def organisations(org: Path, logged: Iterable[object], submitters: Iterable[obje
       logged: submission_org of each log.
       submitters: `submitter` of each description.
     """
-    for source, values in (
-        ("submission_org of the logs", logged),
-        ("submitter of the descriptions", submitters),
-    ):
+    said = {"submission_org of the logs": logged, "submitter of the descriptions": submitters}
+    for source, values in said.items():
         names = sorted({value for value in values if isinstance(value, str) and value})
         others = [one for one in names if not same_organisation(one, org.name) and not is_placeholder(one)]
         if others:
@@ -136,9 +135,8 @@ def hidden_names(org: Path, systems: Iterable[str], described: Iterable[dict]) -
 
 # Words for the legal form of a company.
 _COMPANY_FORMS = frozenset(
-    ("corporation", "corp", "inc", "incorporated", "ltd", "limited", "llc", "gmbh", "co", "company", "ag")
-    + ("plc",)
-)
+    ("corporation", "corp", "inc", "incorporated", "ltd", "limited", "llc", "gmbh", "co", "company", "ag", "plc")
+)  # fmt: skip
 _SHORTEST_NAME = 3  # letters of a name that another one begins with
 
 
@@ -150,17 +148,16 @@ def same_organisation(name: str, other: str) -> bool:
     "Directory structure", asks for the name in three places and says of none how it is spelled.
     """
     if "+" in name and "+" in other:
-        return {"".join(_organisation_words(one)) for one in name.split("+")} == {
-            "".join(_organisation_words(one)) for one in other.split("+")
-        }
-    ours, theirs = _organisation_words(name), _organisation_words(other)
-    (short, _), (long, words) = sorted(
-        (("".join(ours), ours), ("".join(theirs), theirs)), key=lambda one: len(one[0])
-    )
-    begins = {"".join(words[:count]) for count in range(1, len(words))}
-    if short == long or (len(short) >= _SHORTEST_NAME and short in begins):
+        ours, theirs = (
+            {"".join(_organisation_words(one)) for one in both.split("+")} for both in (name, other)
+        )
+        return ours == theirs
+    shorter, longer = sorted(map(_organisation_words, (name, other)), key=lambda words: len("".join(words)))
+    short = "".join(shorter)
+    begins = {"".join(longer[:count]) for count in range(1, len(longer))}
+    if short == "".join(longer) or (len(short) >= _SHORTEST_NAME and short in begins):
         return True
-    initials = ("".join(word[0] for word in words) for words in (ours, theirs) if len(words) > 1)
+    initials = ("".join(word[0] for word in words) for words in (shorter, longer) if len(words) > 1)
     return len(short) > 1 and short in initials
 
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from compliance.log.logs import BadLine, Record, number, shown
 
 # rcp_checker.py, read_submission_file: these benchmarks log samples_count at an evaluation, the others epoch_num.
-_SAMPLES = frozenset(
-    ("llama2_70b_lora", "flux1", "llama31_405b", "llama31_8b", "gpt_oss_20b", "deepseekv3_671b")
-    + ("qwen35_397b_grpo", "dlrmv4")
-)
+_SAMPLES = frozenset((
+    "llama2_70b_lora", "flux1", "llama31_405b", "llama31_8b", "gpt_oss_20b", "deepseekv3_671b", "qwen35_397b_grpo",
+    "dlrmv4",
+))  # fmt: skip
 # rcp_checker.py, read_submission_file: stable diffusion converges at the first evaluation that meets both bounds.
 _FID_AT_MOST, _CLIP_AT_LEAST = 90.0, 0.15
 _SETTING = re.compile(
@@ -113,11 +113,9 @@ class FactsReader:
             self.bad_seeds.append(f"{shown(record.value)} without metadata {error}")
 
     def _evaluation(self, record: Record) -> None:
-        benchmark, place = self.benchmark, record.metadata
-        time = counted(record.time_ms)
+        place, time, value = record.metadata, counted(record.time_ms), shown(record.value, 40)
         ms = None if time is None or self.started is None else time - self.started
-        value = shown(record.value, 40)
-        if benchmark == "stable_diffusion":
+        if self.benchmark == "stable_diffusion":
             step, score = self._count(place.get(self.step), self.step), number(record.value)
             if score is None:
                 self.lost = f"the value {value} of an evaluation is not a finite number"
@@ -126,10 +124,10 @@ class FactsReader:
                 self.scores.setdefault(step, {})[str(place.get("metric"))[:80]] = score
                 self.results.append(Result(step, value, ms))
             return
-        unit = "samples_count" if benchmark in _SAMPLES else "epoch_num"
+        unit = "samples_count" if self.benchmark in _SAMPLES else "epoch_num"
         at = self._count(place.get(unit), unit)
         self.results.append(Result(at, value, ms))
-        self.last = at if at is None or benchmark in _SAMPLES else round(at, 3)
+        self.last = at if at is None or unit == "samples_count" else round(at, 3)
 
     def _count(self, value: object, name: str) -> float | None:
         count = counted(value)
@@ -138,9 +136,6 @@ class FactsReader:
         return count
 
     def _first_met(self) -> float | None:
-        reached = [
-            step
-            for step, score in self.scores.items()
-            if score.get("FID", math.inf) <= _FID_AT_MOST and score.get("CLIP", -math.inf) >= _CLIP_AT_LEAST
-        ]
+        good = [step for step, score in self.scores.items() if score.get("FID", math.inf) <= _FID_AT_MOST]
+        reached = (step for step in good if self.scores[step].get("CLIP", -math.inf) >= _CLIP_AT_LEAST)
         return min(reached, default=None)

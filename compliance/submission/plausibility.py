@@ -6,7 +6,7 @@ docs/compliance.md ("Plausibility") has each rule's rate of false alarms on publ
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import fmean, median
 
@@ -66,11 +66,11 @@ def _jittered(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     curves = [
         {one.at: value for one in run.results if (value := numeral(one.value)) is not None} for run in runs
     ]
-    distances = []
-    for (first, a), (second, b) in combinations(enumerate(curves), 2):
-        shared = a.keys() & b.keys()
-        if len(shared) >= _LEAST_SHARED and a.keys() == b.keys():
-            distances.append((fmean(abs(a[at] - b[at]) for at in shared), first, second))
+    distances = [
+        (fmean(abs(a[at] - b[at]) for at in a), first, second)
+        for (first, a), (second, b) in combinations(enumerate(curves), 2)
+        if len(a) >= _LEAST_SHARED and a.keys() == b.keys()
+    ]
     if len(distances) < 3:
         return
     usual = median(distance for distance, *_ in distances)
@@ -83,9 +83,7 @@ def _jittered(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
 def _at_once(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Runs that began at one moment."""
     started = sorted((one for one in runs if one.started is not None), key=lambda one: one.started)
-    close = [
-        (one, later) for one, later in zip(started, started[1:]) if later.started - one.started < _APART_MS
-    ]
+    close = [pair for pair in pairwise(started) if pair[1].started - pair[0].started < _APART_MS]
     if close:
         one, later = close[0]
         seconds = (later.started - one.started) / 1000
@@ -107,11 +105,9 @@ def _short(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     bound = max(middle * _SHORT, _SHORTEST_MS)
     short = {name: time for name, time in took.items() if 0 < time < bound}
     if short:
-        named = ", ".join(
-            f"{Path(name).name} {time / 1000:.6g} s" for name, time in [*short.items()][:_SHOWN]
-        )
+        named = [f"{Path(name).name} {time / 1000:.6g} s" for name, time in short.items()]
         wanted = f"more than {bound / 1000:,.3g} s; the middle run took {middle / 1000:,.3g} s"
-        yield finding("tree.short", ADVICE, path, wanted, named)
+        yield finding("tree.short", ADVICE, path, wanted, ", ".join(named[:_SHOWN]))
 
 
 def _gap(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
@@ -127,12 +123,13 @@ def _values(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Hyperparameters that are not a finite number of 0 or more; -1 training steps are common in published logs."""
     for key in sorted({key for one in runs for key in one.hyperparameters if _NUMBERS.fullmatch(key)}):
         for one in runs:
-            number = numeral(one.hyperparameters.get(key, "0"))
+            text = one.hyperparameters.get(key, "0")
+            number = numeral(text)
             unlimited = number == -1 and key.endswith("_training_steps")
-            if key.endswith(("_steps", "_epochs")) and _is_schedule(one.hyperparameters.get(key, "0")):
+            if key.endswith(("_steps", "_epochs")) and _is_schedule(text):
                 continue
             if number is None or (number < 0 and not unlimited):
-                found = f"{one.hyperparameters[key]} in {Path(one.path).name}"
+                found = f"{text} in {Path(one.path).name}"
                 yield finding("tree.value", ADVICE, path, f"{key}: a number, 0 or more", found, key=key)
                 break
 

@@ -94,11 +94,8 @@ def table(benchmark: str, ruleset: str) -> tuple[tuple[float, tuple[float, ...]]
 def points(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     """Returns the reference's points by batch size, before pruning."""
     drop, runs = rounds.may_fail(benchmark), rounds.required_runs(benchmark, ruleset)
-    every = []
-    for batch, values in table(benchmark, ruleset):
-        mean, stdev = olympic_mean(values, drop), pstdev(values)
-        every.append(Point(batch, mean, stdev, _least(mean, stdev, len(values) - 2 * drop, runs)))
-    return tuple(every)
+    rows = [(batch, olympic_mean(of, drop), pstdev(of), len(of)) for batch, of in table(benchmark, ruleset)]
+    return tuple(Point(*row, _least(*row[1:], count - 2 * drop, runs)) for *row, count in rows)
 
 
 @cache
@@ -108,9 +105,7 @@ def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     They start at the batch size of the fastest point. A point above the line between its neighbors is left out.
     """
     every = points(benchmark, ruleset)
-    if not every:
-        return ()
-    fastest = min(every, key=lambda point: point.mean)
+    fastest = min(every, key=lambda point: point.mean, default=None)
     kept = [point for point in every if point.batch >= fastest.batch]
     runs, at = rounds.required_runs(benchmark, ruleset), 1
     while at < len(kept) - 1:
@@ -224,9 +219,8 @@ def _least(mean: float, stdev: float, reference_runs: int, runs: int) -> float:
     if stdev == 0:
         return mean
     ours = runs - 2
-    bound = mean - quantile(1 - _ALPHA, reference_runs + ours - 2) * stdev * math.sqrt(
-        1 / reference_runs + 1 / ours
-    )
+    error = stdev * math.sqrt(1 / reference_runs + 1 / ours)
+    bound = mean - quantile(1 - _ALPHA, reference_runs + ours - 2) * error
     low, high = 0.0, mean
     while high - low > _TOLERANCE:
         middle = (low + high) / 2

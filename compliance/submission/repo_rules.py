@@ -47,5 +47,4 @@ def _one(path: str) -> Iterator[Finding]:
             wanted, found = "a link to a file that is there", os.readlink(path)[:80]
             yield finding("tree.link", ERROR, path, wanted, found)
     elif stat.S_ISREG(status.st_mode) and status.st_size > _MAX_BYTES:
-        found = f"{status.st_size / (1 << 20):.0f} MB"
-        yield finding("tree.size", ERROR, path, "at most 50 MB", found)
+        yield finding("tree.size", ERROR, path, "at most 50 MB", f"{status.st_size / (1 << 20):.0f} MB")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from compliance.log.find_round import find as find_round
-from compliance.log.logs import BadLine, Record, number, read_log, shown
+from compliance.log.logs import BadLine, Record, number, numeral, read_log, shown
 from compliance.log.rules import metric
 from compliance.log.whole_run import Target
 from compliance.submission.downsampling import Span, Spans, Thinned
@@ -55,9 +55,7 @@ class Run:
     hyperparameters: dict[str, str]  # those logged before run_start, as text
     seeds: tuple[tuple[str, str, int], ...]  # (file, line, seed)
     bad_seeds: tuple[str, ...]  # seeds that are not whole numbers or name no place
-    to_converge: (
-        float | None
-    )  # epochs or samples; None: the run did not converge, or the log does not say when
+    to_converge: float | None  # epochs or samples; None: it did not converge, or the log does not say when
     unread: str  # the number that hides when it converged; or ""
     results: tuple[Result, ...]  # the last evaluations, valid or not
 
@@ -110,16 +108,10 @@ class Run:
         return by_status or self.best is not None
 
 
-_HEADER = frozenset(
-    (
-        "submission_benchmark", "submission_division", "submission_org", "submission_platform",
-        "submission_status",
-    )
-    + (
-        "global_batch_size", "seed", "smoke_run", "train_samples", "eval_samples", "opt_name",
-        "resumed_from_step",
-    )
-)  # fmt: skip
+_HEADER = frozenset((
+    "submission_benchmark", "submission_division", "submission_org", "submission_platform", "submission_status",
+    "global_batch_size", "seed", "smoke_run", "train_samples", "eval_samples", "opt_name", "resumed_from_step",
+))  # fmt: skip
 _SPANS = ("block", "eval", "epoch")
 # The keys that count after run_start.
 _LATER = _HEADER | {f"{kind}_{end}" for kind in (*_SPANS, "init", "run") for end in ("start", "stop")}
@@ -292,11 +284,10 @@ def _bounds(spec: dict | None, batch: object) -> dict[str, float]:
         return {}
     if "by" in spec:  # the batch size chooses
         below = isinstance(batch, (int, float)) and batch < spec["less"]
-        return _bounds(spec["then"] if below else spec["else"], batch)
+        return _bounds(spec["then" if below else "else"], batch)
     if "fields" in spec:
-        return {
-            name: bound for name, part in spec["fields"].items() for bound in _bounds(part, batch).values()
-        }
+        every = ((name, _bounds(part, batch)) for name, part in spec["fields"].items())
+        return {name: bound for name, bounds in every for bound in bounds.values()}
     bound = spec.get("at_most", spec.get("at_least"))
     return {} if bound is None else {"": float(bound)}
 
@@ -308,14 +299,10 @@ _UNITS = {"samples_count": "samples", "epoch_num": "epochs", "step_num": "steps"
 
 def _quality(value: object, ruleset: str) -> dict[str, float]:
     """Returns {metric: value}; a plain number has the name "". Published v0.6 logs also hold text and pairs."""
-    if ruleset == "0.6.0":
-        if isinstance(value, list) and len(value) == 2:
-            value = dict(zip(("BBOX", "SEGM"), value))
-        elif isinstance(value, str) and len(value) < 40:
-            try:
-                value = float(value)
-            except ValueError:
-                return {}
+    if ruleset == "0.6.0" and isinstance(value, list) and len(value) == 2:
+        value = dict(zip(("BBOX", "SEGM"), value))
+    elif ruleset == "0.6.0" and isinstance(value, str) and len(value) < 40:
+        value = numeral(value)
     if isinstance(value, dict):
         return {str(k): v for k, raw in list(value.items())[:8] if (v := number(raw)) is not None}
     plain = number(value)

@@ -50,11 +50,9 @@ def factor(folder: Path, judged: Convergence | None) -> Factor:
         return Factor(own, source, f"not JSON: {str(error)[:80]}")
     if not isinstance(content, dict) or "scaling_factor" not in content:
         return Factor(own, source, f"no scaling_factor: {shown(content)}")
-    given = number(content["scaling_factor"])
+    given, text = number(content["scaling_factor"]), shown(content["scaling_factor"])
     if given is None or given <= 0:
-        return Factor(
-            own, source, f"scaling_factor {shown(content['scaling_factor'])}, not a positive number"
-        )
+        return Factor(own, source, f"scaling_factor {text}, not a positive number")
     digits = len(repr(given).partition(".")[2])
     # The test's own factor, written with fewer digits, as 1.074 for 1.074063 in training_results_v3.1 (ASUSTeK).
     if digits > 1 and own - 10**-digits < given < own:

@@ -108,14 +108,7 @@ def score_directory(
         results = check_logs([str(file) for file in files], ruleset)
     checked = {os.path.abspath(one.path): one for one in results}
     of_files = [checked.get(os.path.abspath(file)) for file in files]
-    rounds = [ruleset or (one and one.ruleset) or None for one in of_files]
-    runs = tuple(
-        _with_own_target(
-            one.run if one and one.run and one.run.ruleset == name else read_run(file, name),
-            records.get(file.name),
-        )
-        for file, one, name in zip(files, of_files, rounds)
-    )
+    runs = tuple(_run(file, one, ruleset, records.get(file.name)) for file, one in zip(files, of_files))
     counts = tuple(_counts(run, one) for run, one in zip(runs, of_files))
     benchmarks = {run.benchmark for run in runs if run.benchmark}
     benchmark = benchmarks.pop() if len(benchmarks) == 1 else folder.name
@@ -142,11 +135,8 @@ def result_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     try:
-        files = [
-            file
-            for file in path.iterdir()
-            if re.fullmatch(r"result_.*\.txt", file.name) and kind_of(file) == "file"
-        ]
+        named = (file for file in path.iterdir() if re.fullmatch(r"result_.*\.txt", file.name))
+        files = [file for file in named if kind_of(file) == "file"]
     except OSError as error:
         raise UserError(f"{path}: cannot read ({error.strerror}); name a results folder or a log") from None
     if not files:
@@ -162,9 +152,8 @@ def result_folders(path: str | Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise UserError(
-            f"{path}: no such file or folder; name a result log, a results folder or a submission tree"
-        )
+        fix = "name a result log, a results folder or a submission tree"
+        raise UserError(f"{path}: no such file or folder; {fix}")
     folders = sorted({log.parent for log in path.rglob("result_*.txt") if kind_of(log) == "file"})
     if not folders:
         raise UserError(f"{path}: no result_*.txt below it; name a folder of result logs, or a log")
@@ -188,9 +177,7 @@ def _olympic(
     if len(failed) > drop:
         most = "one" if drop == 1 else drop
         return (), None, f"{len(failed)} runs did not reach the target; at most {most} may fail"
-    ranked = [
-        index for _, index in sorted((run.minutes, at) for at, run in enumerate(runs) if at not in failed)
-    ]
+    ranked = sorted({*range(len(runs))} - {*failed}, key=lambda index: (runs[index].minutes, index))
     slow = len(ranked) - (drop - len(failed))
     left_out = (*ranked[:drop], *ranked[slow:], *failed)
     kept = [runs[index].minutes for index in ranked[drop:slow]]
@@ -202,9 +189,8 @@ def _olympic(
 def _accelerators(folder: Path) -> int | None:
     """Returns the count in <org>/systems/<system>.json of a submission tree, or in the run.json beside the logs."""
     folder = folder.resolve()
-    if len(folder.parents) > 2 and (
-        described := _json(folder.parents[2] / "systems" / f"{folder.parent.name}.json")
-    ):
+    place = Path(*folder.parts[:-3], "systems", f"{folder.parent.name}.json")
+    if len(folder.parents) > 2 and (described := _json(place)):
         return accelerators(described)
     first = next(iter(_records(folder).values()), {})
     return accelerators(first.get("system_description") if isinstance(first, dict) else {})
@@ -216,8 +202,11 @@ def _records(folder: Path) -> dict:
     return runs if isinstance(runs, dict) else {}
 
 
-def _with_own_target(run: Run, record: object) -> Run:
-    """Gives a smoke run, or a run of a benchmark without rules, the target from its run.json."""
+def _run(file: Path, result: LogResult | None, ruleset: str | None, record: object) -> Run:
+    """Returns a log's run; a smoke run, or one of a benchmark without rules, has the target from its run.json."""
+    ruleset = ruleset or (result.ruleset if result else None) or None
+    read = result.run if result else None
+    run = read if read and read.ruleset == ruleset else read_run(file, ruleset)
     target = number(record.get("quality_target")) if isinstance(record, dict) else None
     if target is None or set(run.target) - {""} or not (run.smoke or not run.target):
         return run

@@ -28,10 +28,6 @@ class Result:
     card: ScoreCard
 
     @property
-    def scaling(self) -> float:
-        return self.card.scaling
-
-    @property
     def rcp(self) -> str:
         """Returns the table's word for the result of the convergence test; "" if there is no test."""
         judged = self.folder.convergence
@@ -64,9 +60,8 @@ def systems(outcome: Outcome) -> list[System]:
     rows = [row for one in outcome.submissions for row in _of(one, logs)]
 
     def order(row: System) -> tuple:
-        named = (row.description.get(field, "") for field in ("division", "system_name"))
-        more = (row.description.get(field, "") for field in ("accelerator_model_name", "framework"))
-        return (*map(str, named), *map(str, more), row.accelerators or 0, row.name)
+        fields = ("division", "system_name", "accelerator_model_name", "framework")
+        return *(str(row.description.get(one, "")) for one in fields), row.accelerators or 0, row.name
 
     return sorted(rows, key=order)
 
@@ -87,9 +82,8 @@ def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
                 remarks.append(f"{name}/{folder.benchmark}: no score: {result.card.why}")
             remarks += differs_from_published(submission.path.name, result.card)
             if (folder.path / "power").is_dir():
-                remarks.append(
-                    f"{name}/{folder.benchmark}: power is not in this table; timetotrain power has it"
-                )
+                where = "power is not in this table; timetotrain power has it"
+                remarks.append(f"{name}/{folder.benchmark}: {where}")
         yield System(submission, name, description, results, tuple(remarks))
 
 
@@ -100,10 +94,9 @@ def differs_from_published(org: str, card: ScoreCard) -> list[str]:
     told = published_score(card.ruleset, org, card.system, card.benchmark)
     if told is None or card.score is None or abs(card.score / told - 1) < _SAME_SCORE:
         return []
-    factor_ = f", with the factor {card.scaling:.4f}" if card.scaling != 1 else ""
-    return [
-        f"{card.system}/{card.benchmark}: {card.score:.4f} minutes here{factor_}; the round's table has {told:.4f}"
-    ]
+    scaled = f", with the factor {card.scaling:.4f}" if card.scaling != 1 else ""
+    here = f"{card.score:.4f} minutes here{scaled}"
+    return [f"{card.system}/{card.benchmark}: {here}; the round's table has {told:.4f}"]
 
 
 def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
@@ -162,7 +155,7 @@ def _metrics(result: Result | None) -> tuple[object, ...]:
         return (None,) * len(_METRICS)
     judged = result.folder.convergence
     batch, mean = (result.folder.batch, judged.mean) if judged else (None, None)
-    return result.card.score, None, batch, mean, result.rcp, result.scaling
+    return result.card.score, None, batch, mean, result.rcp, result.card.scaling
 
 
 def _url(system: System, branch: str, rest: str) -> str:

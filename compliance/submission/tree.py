@@ -44,12 +44,11 @@ def judge_tree(
     log_checker = log_checker or check_logs
     results = _judge_logs(root, logs, ruleset, division, log_checker)
     if family := _family(results, findings, log_checker):
-        about = finding("not-checked", ADVICE, root, "logs of MLPerf Training", f"logs of {family}",
-                        wording="not-checked.family", family=family)  # fmt: skip
+        names = {"wording": "not-checked.family", "family": family}
+        about = finding("not-checked", ADVICE, root, "logs of MLPerf Training", f"logs of {family}", **names)
         silent = [one._replace(findings=[]) for one in results]
         others = [one for one in findings if one.severity == ADVICE]
-        reason = about.message.rstrip(".")
-        return Outcome(logs, [about, *others], silent, [], Verdict(NOT_CHECKED, (reason,)))
+        return Outcome(logs, [about, *others], silent, [], Verdict(NOT_CHECKED, (about.message.rstrip("."),)))
     named = of_folder(root)
     ruleset = ruleset or (named and named.ruleset)
     if not logs and not any(remarks.rule == "not-checked" for remarks in findings):
@@ -158,9 +157,7 @@ class _Org:
             _, system, benchmark = tree_files.place_of(directory)
             path = self.org / "systems" / f"{system}.json"
             if path not in read:
-                read[path], remarks = tree_system.read_description(
-                    path, shown_as, self.ruleset, strict=self.strict
-                )
+                read[path], remarks = tree_system.read_description(path, shown_as, self.ruleset, self.strict)
                 findings += remarks
             findings += coherence.of_folder(shown_as, system, read[path], path, group, self.ruleset)
             folder, remarks = tree_runs.one_folder(
@@ -189,15 +186,11 @@ class _Org:
     def _other_descriptions(self, read: dict[Path, dict | None]) -> list[Finding]:
         """Checks descriptions that no result uses: the stock package checker reads them, too."""
         findings: list[Finding] = []
-        if not self.strict:
-            return findings
-        try:
-            names = sorted(os.listdir(self.org / "systems"))
-        except OSError:
-            return findings
-        for name in names:
-            path = self.org / "systems" / name
-            if name.endswith(".json") and path not in read:
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = sorted(os.listdir(self.org / "systems")) if self.strict else []
+        for path in (self.org / "systems" / name for name in names if name.endswith(".json")):
+            if path not in read:
                 read[path], remarks = tree_system.read_description(path, path, self.ruleset, strict=True)
                 findings += remarks
         return findings

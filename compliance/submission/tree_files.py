@@ -69,9 +69,8 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
             fix = "name it result_<i>.txt, or check it by its own name"
             other = "another name than result_<i>.txt"
             findings.append(unchecked(path, "this log", other, fix, ADVICE))
-        elif not {"benchmarks", "implementations"} & {*directory.parts} and not _too_deep(
-            directory
-        ):  # sample logs may lie beside code
+        # Sample logs may lie beside code.
+        elif not {"benchmarks", "implementations"} & {*directory.parts} and not _too_deep(directory):
             results.append(path)
     if not results and not findings:
         results = [path for path in rest if has_token(path)]
@@ -81,9 +80,8 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
 def _deeper(directory: str) -> Finding:
     """Builds the finding about logs below a folder of runs."""
     if {"weak", "strong"} & {Path(directory).parent.name, Path(directory).name}:
-        return unchecked(
-            directory, "these logs", HPC_LAYOUT, "nothing: this checker has no rules of MLPerf HPC"
-        )
+        fix = "nothing: this checker has no rules of MLPerf HPC"
+        return unchecked(directory, "these logs", HPC_LAYOUT, fix)
     found, fix = "deeper than results/<system>/<benchmark>/", "move them up, if they are runs of the score"
     return unchecked(directory, "these logs", found, fix, ADVICE)
 
@@ -220,8 +218,7 @@ def missing_code(org: Path, pairs: list[str], ruleset: str) -> Iterator[Finding]
         wanted = "benchmarks/<benchmark>/ with code, scripts and README"
         yield finding("tree.file-missing", ADVICE, org, wanted, "none", name="the directory benchmarks/")
         return
-    found = _missing_by_system if ruleset < _ANYWHERE_FROM else _missing_by_benchmark
-    yield from found(root, pairs)
+    yield from (_missing_by_system if ruleset < _ANYWHERE_FROM else _missing_by_benchmark)(root, pairs)
 
 
 def _missing_by_system(root: Path, pairs: list[str]) -> Iterator[Finding]:
@@ -259,10 +256,9 @@ def _missing_by_benchmark(root: Path, pairs: list[str]) -> Iterator[Finding]:
                 if (readme and script) or number > _MAX_FOLDERS:
                     break
         except FileNotFoundError:
-            expected = f"benchmarks/{benchmark}/ with the code that ran"
-            yield finding(
-                "tree.file-missing", ADVICE, root, expected, "none", name=f"benchmarks/{benchmark}/"
-            )
+            place = f"benchmarks/{benchmark}/"
+            about = f"{place} with the code that ran", "none"
+            yield finding("tree.file-missing", ADVICE, root, *about, name=place)
             continue
         except OSError as error:
             yield unreadable_directory(error.filename, error)

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from hashlib import file_digest
 from pathlib import Path
@@ -96,10 +96,11 @@ def _power(folder: ResultFolder, severity: str, description: dict | None) -> Ite
         return
     if names := power_checks.bad_names(folder.path, list(folder.paths)):
         refused = len({*names, *folder.failed}) > folder.may_fail
-        found = (
-            f"{len(names)} of {len(folder.paths)} runs: {', '.join(Path(name).stem for name in names[:4])}"
+        named = ", ".join(Path(name).stem for name in names[:4])
+        wanted, found = (
+            "power/<log>/node_<j>.txt, j from 0",
+            f"{len(names)} of {len(folder.paths)} runs: {named}",
         )
-        wanted = "power/<log>/node_<j>.txt, j from 0"
         yield finding("power.files", severity if refused else ADVICE, place, wanted, found[:200])
     yield from power_checks.check(folder.path, folder.runs, description)
 
@@ -182,10 +183,7 @@ def _seeds(path: Path, runs: list[Run], severity: str) -> Iterator[Finding]:
     if twice:
         found = f"one twice in {', '.join(twice[:10])}"
         yield finding("tree.seed", severity, path, "each seed once in a log", found)
-    for (_, _, seed), names in users.items():
-        if len(names) > 1:
-            found = f"seed {shown(seed)} in {', '.join(names[:10])}"
-            yield finding("tree.seed", severity, path, "a different seed for each run", found)
+    yield from _shared_seeds(path, ((shown(seed), names) for (_, _, seed), names in users.items()), severity)
 
 
 def _about_convergence(
@@ -197,13 +195,11 @@ def _about_convergence(
     found = judged.reason
     if judged.mean is not None and judged.least is not None:
         found += f" (mean {judged.mean:.6g}, at least {judged.least:.6g})"
-    late = rounds.number(ruleset) >= _BYPASS_NARROW_FROM
+    kinds = {rcp.NO_REFERENCE: "tree.rcp.none", rcp.UNDECIDED: "tree.rcp.undecided"}
+    kind = "tree.rcp.unread" if judged.kind == rcp.UNREAD else kinds.get(judged.verdict, "tree.rcp")
     if bypass:
         found += "; let through by rcp-bypass"
-    unread = judged.kind == rcp.UNREAD
-    kinds = {rcp.NO_REFERENCE: "tree.rcp.none", rcp.UNDECIDED: "tree.rcp.undecided"}
-    kind = "tree.rcp.unread" if unread else kinds.get(judged.verdict, "tree.rcp")
-    kind = "tree.rcp.bypass" if bypass and late else kind
+        kind = "tree.rcp.bypass" if rounds.number(ruleset) >= _BYPASS_NARROW_FROM else kind
     wanted = "as many epochs or samples as the reference needs"
     yield finding("tree.rcp", ADVICE if bypass else severity, path, wanted, found, wording=kind)
 
@@ -221,9 +217,7 @@ def duplicates(results: list[LogResult]) -> Iterator[Finding]:
                 with open(result.path, "rb") as file:
                     by_content[file_digest(file, "sha256").digest()].append(result.path)
             except OSError as error:
-                if not any(
-                    one.rule == "not-checked" for one in result.findings
-                ):  # otherwise already reported
+                if all(one.rule != "not-checked" for one in result.findings):  # otherwise already reported
                     yield unchecked(result.path, "this file", reason_of(error), "make it readable")
     for first, *copies in by_content.values():
         for copy in copies:
@@ -234,11 +228,16 @@ def duplicates(results: list[LogResult]) -> Iterator[Finding]:
 
 def same_seed(path: Path, group: list[LogResult]) -> Iterator[Finding]:
     """Reports runs in one directory that started from the same seed."""
-    by_seed: dict[str, list[str]] = defaultdict(list)
+    users: dict[str, list[str]] = defaultdict(list)
     for result in group:
         if result.seed is not None:
-            by_seed[shown(result.seed)].append(Path(result.path).name)
-    for seed, members in by_seed.items():
-        if len(members) > 1:
-            found = f"seed {seed} in {', '.join(members[:10])}"
-            yield finding("tree.seed", ADVICE, path, "a different seed for each run", found)
+            users[shown(result.seed)].append(Path(result.path).name)
+    yield from _shared_seeds(path, users.items(), ADVICE)
+
+
+def _shared_seeds(path: Path, users: Iterable[tuple[str, list[str]]], severity: str) -> Iterator[Finding]:
+    """Reports the seeds that several logs have, from (seed, names of the logs)."""
+    for seed, names in users:
+        if len(names) > 1:
+            found = f"seed {seed} in {', '.join(names[:10])}"
+            yield finding("tree.seed", severity, path, "a different seed for each run", found)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
-from compliance.log.logs import shown
+from compliance.log.logs import noting_repeats, shown
 from compliance.submission import rounds
 from compliance.submission.tree_files import read_small
 
@@ -41,10 +41,8 @@ def read_description(
     faults += _fields(path, content, ruleset)
     for field in ("number_of_nodes", "accelerators_per_node"):
         if count(content, field) is None:
-            found = shown(content.get(field))
-            faults.append(
-                finding("system.count", ADVICE, path, "a whole number in a string", found, field=field)
-            )
+            about = "a whole number in a string", shown(content.get(field))
+            faults.append(finding("system.count", ADVICE, path, *about, field=field))
     return content, faults
 
 
@@ -60,25 +58,19 @@ def load(path: Path) -> dict:
 
 def _read(path: Path) -> tuple[dict, list[Finding]]:
     """Returns (the JSON object, findings about its form). Raises as `load`."""
-    text, faults, twice = read_small(path, _MAX_JSON_BYTES).decode("utf-8"), [], []
+    text, faults = read_small(path, _MAX_JSON_BYTES).decode("utf-8"), []
+    repeated: list[tuple[str, object, object]] = []
     if text.startswith("\ufeff"):
         faults.append(finding("system.bom", ERROR, path, "a JSON object from the first byte on", "EF BB BF"))
-
-    def pairs(items: list[tuple[str, object]]) -> dict:
-        entries: dict = {}
-        for key, value in items:
-            if entries.setdefault(key, value) != value:
-                twice.append(f"{key[:80]}: {shown(entries[key], 60)}, then {shown(value, 60)}")
-            entries[key] = value
-        return entries
-
     try:
-        content = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=pairs)
+        content = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=noting_repeats(repeated))
     except RecursionError:
         raise ValueError("brackets nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError(f"a JSON {type(content).__name__}")
-    faults += [finding("system.twice", ADVICE, path, "each field once", found) for found in twice[:5]]
+    for key, value, later in repeated[:5]:
+        found = f"{key[:80]}: {shown(value, 60)}, then {shown(later, 60)}"
+        faults.append(finding("system.twice", ADVICE, path, "each field once", found))
     return content, faults
 
 

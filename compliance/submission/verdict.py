@@ -66,9 +66,7 @@ class Outcome(NamedTuple):
     @property
     def dropped(self) -> frozenset[str]:
         """Returns the failed logs that are legally dropped: their errors do not make a tree a NO_GO."""
-        return frozenset(
-            path for one in self.submissions for folder in one.folders for path in folder.dropped
-        )
+        return frozenset(path for tree in self.submissions for one in tree.folders for path in one.dropped)
 
     @property
     def errors(self) -> list[Finding]:

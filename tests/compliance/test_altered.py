@@ -123,11 +123,7 @@ def test_a_run_that_leaves_evaluations_out_is_advised(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "expected"),
-    [
-        ("opt_gradient_clip_norm", 1.0, "0.3"),
-        ("lora_alpha", 16, "32"),
-    ],
+    ("key", "value", "expected"), [("opt_gradient_clip_norm", 1.0, "0.3"), ("lora_alpha", 16, "32")]
 )
 def test_values_that_only_the_written_rules_fix(tmp_path, key, value, expected):
     finding = found(edited(llama_logs.log(), key, value), tmp_path)["written.value"]

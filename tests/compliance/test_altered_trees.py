@@ -75,19 +75,19 @@ def test_a_scaling_file_never_lowers_the_factor_of_the_convergence_test(tree):
         for index in range(10)
     ]
     org = tree(quick)
-    own = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"].scaling
+    own = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"].card.scaling
     assert own > 1.03
     place = org / "results" / "box" / "llama2_70b_lora" / "scaling.json"
     for given, counts in ((own / 2, own), (1.0, own), (own, own), (1.5, 1.5)):
         place.write_text(json.dumps({"scaling_factor": given}))
         result = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"]
-        assert result.scaling == counts
+        assert result.card.scaling == counts
         assert ("tree.scaling" in of_tree(org)[0]) == (given < own)
     place.write_text(
         json.dumps({"scaling_factor": int(1000 * own) / 1000})
     )  # as training_results_v3.1, ASUSTeK
     result = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"]
-    assert result.scaling == own and "tree.scaling" not in of_tree(org)[0]
+    assert result.card.scaling == own and "tree.scaling" not in of_tree(org)[0]
 
 
 def test_report_and_scores_agree(tree, tmp_path, capsys):

@@ -108,7 +108,8 @@ def one(seed):
         )
         found = summary.systems(outcome)
         for ruleset in {row.submission.ruleset for row in found}:
-            cli_scores._csv([row for row in found if row.submission.ruleset == ruleset], True)
+            rows = [summary.row(one, True) for one in found if one.submission.ruleset == ruleset]
+            assert len({tuple(row) for row in rows}) == 1
             cli_scores._text([row for row in found if row.submission.ruleset == ruleset], ruleset)
 
 

@@ -109,7 +109,7 @@ def judged(org, ruleset):
     outcome = check([org], ruleset)
     (row,) = summary.systems(outcome)
     (result,) = row.results.values()
-    return outcome.verdict.answer, result.card.score, result.scaling
+    return outcome.verdict.answer, result.card.score, result.card.scaling
 
 
 def tree_cases(text):

@@ -188,11 +188,7 @@ def test_links_and_pipes_are_refused(lab, tmp_path):
 
 @pytest.mark.parametrize(
     ("framework", "name"),
-    [
-        ("PyTorch NVIDIA Release 25.04", "pytorch"),
-        ("MyOwn 2", "myown"),
-        ("", "implementation"),
-    ],
+    [("PyTorch NVIDIA Release 25.04", "pytorch"), ("MyOwn 2", "myown"), ("", "implementation")],
 )
 def test_the_implementation_is_named_after_the_framework(tmp_path, framework, name):
     described = tmp_path / "box.json"

@@ -71,8 +71,8 @@ def test_the_committees_factor_goes_before_that_of_the_test(tmp_path):
     place.write_text('{"scaling_factor": 1.5}')
     (after,) = rows(org)
     one, other = before.results[made.BENCHMARK], after.results[made.BENCHMARK]
-    assert one.scaling > 1 and other.scaling == 1.5
-    assert other.card.score / 1.5 == pytest.approx(one.card.score / one.scaling)
+    assert one.card.scaling > 1 and other.card.scaling == 1.5
+    assert other.card.score / 1.5 == pytest.approx(one.card.score / one.card.scaling)
 
 
 def test_a_factor_that_cannot_be_read_is_told_from_one_that_is_not_json(tmp_path):
