@@ -179,10 +179,7 @@ def _numbers(codes: Path, vocabulary: Path, pairs: list[tuple[list[str], list[st
     """Encodes pairs: a source gets BOS and EOS, a target only EOS, because the decoder adds BOS itself."""
     encoding = _bpe(codes, vocabulary, vocabulary.stat().st_mtime_ns)
     return [
-        (
-            [bpe.BOS, *encoding.encode_tokens(source), bpe.EOS],
-            [*encoding.encode_tokens(target), bpe.EOS],
-        )
+        ([bpe.BOS, *encoding.encode_tokens(source), bpe.EOS], [*encoding.encode_tokens(target), bpe.EOS])
         for source, target in pairs
     ]
 

@@ -18,12 +18,7 @@ from gnmt.attention import Attention, Memory
 
 
 def attend_in_turn(
-    lstm: LSTM,
-    attention: Attention,
-    memory: Memory,
-    x: tf.Tensor,
-    masks: tf.Tensor | None,
-    hoisted: bool,
+    lstm: LSTM, attention: Attention, memory: Memory, x: tf.Tensor, masks: tf.Tensor | None, hoisted: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs an LSTM over concat(x_t, context_{t-1}); its output queries `attention` at every step.
 

@@ -41,9 +41,8 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Arrays:
     field = "num_train_examples" if split == "train" else "num_eval_examples"
     path = idx.find(data_dir, idx.FILES[split][0])
     if len(images) != expected:
-        raise UserError(
-            f"{path}: {len(images)} images, {expected} expected; set --config.{field}={len(images) - held_out}"
-        )
+        fix = f"set --config.{field}={len(images) - held_out}"
+        raise UserError(f"{path}: {len(images)} images, {expected} expected; {fix}")
     if images.shape[1:] != (config.image_size,) * 2:
         size = "x".join(map(str, images.shape[1:]))
         raise UserError(

@@ -151,6 +151,5 @@ class Config(BatchNormSpan, RunConfig):
                 f"config.image_size={self.image_size}: alexnet_bn needs at least {SMALLEST_ALEXNET}"
             )
         if self.width % 8:
-            raise UserError(
-                f"config.width={self.width}: alexnet_bn needs a multiple of 8; 64 is the published size"
-            )
+            fix = "64 is the published size"
+            raise UserError(f"config.width={self.width}: alexnet_bn needs a multiple of 8; {fix}")

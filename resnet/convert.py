@@ -51,9 +51,8 @@ def convert(
             raise UserError(f"--{split}-shards {shards}: must be 1..{len(items)}, the number of images")
         unknown = next((item for item in items if item.synset not in labels), None)
         if unknown:
-            raise UserError(
-                f"{split}: class {unknown.synset} ({unknown.path}) has no training images; check the sources"
-            )
+            fix = "check the sources"
+            raise UserError(f"{split}: class {unknown.synset} ({unknown.path}) has no training images; {fix}")
     _note(folder, splits)
     tasks = []
     for split, (items, shards) in splits.items():

@@ -41,8 +41,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         train/ and val/ with these; or one CSV file of path,label and perhaps split.
       options: split, names, limits.
 
-    Raises:
-      UserError: no pictures, too many broken ones, or `out` holds something else.
+    Raises UserError: no pictures, too many broken ones, or `out` holds something else.
     """
     (source,) = sources
     folder = source if source.is_dir() else source.parent
@@ -69,9 +68,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     if path.is_file() and not names.keys() & set(synsets) and not options.names:
         report.skip(given_splits.NO_NAMES, str(path))
     if options.names and not names.keys() & set(synsets):
-        raise UserError(
-            f"{options.names}: names no class, such as {synsets[0]}; write lines of class and name"
-        )
+        fix = "write lines of class and name"
+        raise UserError(f"{options.names}: names no class, such as {synsets[0]}; {fix}")
     folder_conversion.start(out, "resnet")
     splits = {
         split: (part, folder_conversion.shard_count(len(part), sum(item.size for item in part)))

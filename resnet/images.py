@@ -84,9 +84,8 @@ def validation_items(
             )
     listed = sorted(members(source), key=lambda member: member.name)
     if len(listed) != len(synsets):
-        raise UserError(
-            f"{labels}: {len(synsets)} labels for {len(listed)} images in {source}; not its labels"
-        )
+        fix = "not its labels"
+        raise UserError(f"{labels}: {len(synsets)} labels for {len(listed)} images in {source}; {fix}")
     return _found(
         source,
         (
@@ -140,9 +139,8 @@ def members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
                 file.seek(tar.offset)
                 block = file.read(tarfile.BLOCKSIZE)
     except OSError as error:
-        raise UserError(
-            f"cannot read {source}: {error.strerror}; download it again or correct the path"
-        ) from error
+        fix = "download it again or correct the path"
+        raise UserError(f"cannot read {source}: {error.strerror}; {fix}") from error
     except (tarfile.TarError, ValueError, OverflowError) as error:  # The latter two: sizes that no file has.
         raise UserError(f"{source}: damaged at byte {offset} ({error}); download it again") from error
     if files and block != bytes(
@@ -199,8 +197,7 @@ def _found(source: Path, items: Iterable[Item]) -> list[Item]:
             else None
         )
         if packed:
-            raise UserError(
-                f"{packed}: a file {packed.suffix}, which is not read there; unpack it to folders CLASS/*.JPEG"
-            )
+            fix = "unpack it to folders CLASS/*.JPEG"
+            raise UserError(f"{packed}: a file {packed.suffix}, which is not read there; {fix}")
         raise UserError(f"{source}: no images; expected folders CLASS/*.JPEG, or ImageNet's tar file")
     return items

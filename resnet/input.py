@@ -226,9 +226,7 @@ def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     if image.dtype == tf.uint8:
         return _slice(image, window)
     return tf.cond(
-        tf.io.is_jpeg(image),
-        lambda: _decode_window(image, window),
-        lambda: _slice(_decode(image), window),
+        tf.io.is_jpeg(image), lambda: _decode_window(image, window), lambda: _slice(_decode(image), window)
     )
 
 

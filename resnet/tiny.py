@@ -137,11 +137,7 @@ def _figure(shapes: np.ndarray, u: np.ndarray, v: np.ndarray, radius: np.ndarray
 def _texture(textures: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Chooses one of two colours at each (u, v), in texture periods: bool [n, P, P]."""
     wave_u, wave_v = np.cos(2 * np.pi * u), np.cos(2 * np.pi * v)
-    kinds = {
-        "stripes": wave_u > 0,
-        "checks": wave_u * wave_v > 0,
-        "dots": wave_u + wave_v > 0.8,
-    }
+    kinds = {"stripes": wave_u > 0, "checks": wave_u * wave_v > 0, "dots": wave_u + wave_v > 0.8}
     return np.select(
         [(textures == i)[:, None, None] for i in range(len(TEXTURES))], [kinds[t] for t in TEXTURES]
     )

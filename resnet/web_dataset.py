@@ -28,13 +28,11 @@ def shards(folder: Path) -> list[Path]:
     visible = [path for path in sorted(folder.iterdir()) if folder_conversion.visible(path.name)]
     for path in visible:
         if path.name.endswith((".tar.gz", ".tgz", ".tar.xz", ".tar.zst")):
-            raise UserError(
-                f"{path}: a compressed tar file; uncompress it to a .tar file, with gunzip or the like"
-            )
+            fix = "uncompress it to a .tar file, with gunzip or the like"
+            raise UserError(f"{path}: a compressed tar file; {fix}")
         if path.suffix == ".parquet":
-            raise UserError(
-                f"{path}: Parquet, which is not read; save its pictures as files, with metadata.csv of file_name,label"
-            )
+            fix = "save its pictures as files, with metadata.csv of file_name,label"
+            raise UserError(f"{path}: Parquet, which is not read; {fix}")
     return [path for path in visible if path.suffix == ".tar" and path.is_file()]
 
 
@@ -55,9 +53,8 @@ def items(found: Sequence[Path], report: Report) -> list[Item]:
     """
     pictures = [item for path in found for item in _in_shard(path, report)]
     if not pictures:
-        raise UserError(
-            f"{found[0]}: no example with a picture and a class; expected members such as KEY.jpg and KEY.cls"
-        )
+        fix = "expected members such as KEY.jpg and KEY.cls"
+        raise UserError(f"{found[0]}: no example with a picture and a class; {fix}")
     return pictures
 
 

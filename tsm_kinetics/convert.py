@@ -77,9 +77,8 @@ def items(
         rows = listed(source, Path(base) if base else None, report)
         split_name = text_files.normal(split).lower()
         if split and not any(part for _, part in rows):
-            raise UserError(
-                f"{source}: no column split to select {split!r} by; leave out --train-split and the like"
-            )
+            fix = "leave out --train-split and the like"
+            raise UserError(f"{source}: no column split to select {split!r} by; {fix}")
         listed_videos = [item for item, part in rows if not split or part == split_name]
         expected = f"rows{' of split ' + split if split else ''} below a line of column names"
     if not listed_videos:
@@ -291,10 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m tsm_kinetics.convert`, see --help; returns the exit code."""
     arguments = _parser().parse_args(argv)
     splits = {
-        "train": (
-            items(arguments.train, arguments.videos, arguments.train_split),
-            arguments.train_shards,
-        ),
+        "train": (items(arguments.train, arguments.videos, arguments.train_split), arguments.train_shards),
         "validation": (
             items(arguments.validation, arguments.videos, arguments.validation_split),
             arguments.validation_shards,

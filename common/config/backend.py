@@ -25,11 +25,8 @@ def chosen(
       gpus: returns the number of GPUs that jax sees; called only if the backend may change.
     """
     fits = (config.hardware, config.replicas) == ("local", "single") and config.compile != "off"
-    return (
-        dataclasses.replace(config, replicas="pjrt")
-        if fits and not given(replicas, overrides) and gpus()
-        else config
-    )
+    takes = fits and not given(replicas, overrides) and gpus()
+    return dataclasses.replace(config, replicas="pjrt") if takes else config
 
 
 def given(replicas: str | None, overrides: Sequence[tuple[str, str]]) -> bool:

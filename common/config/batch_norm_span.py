@@ -63,9 +63,8 @@ def check_tiles(num_replicas: int, size: int, tile_rows: int = 1, grid_columns: 
     """
     if not grid_columns:
         if tile_rows != 1:
-            raise UserError(
-                f"tiles of {tile_rows} rows need the columns of the replicas' grid; set grid_columns"
-            )
+            said = f"tiles of {tile_rows} rows need the columns of the replicas' grid"
+            raise UserError(f"{said}; set grid_columns")
         if size < 1 or num_replicas % size:
             raise UserError(f"groups of {size} replicas do not divide {num_replicas} replicas; use a divisor")
         return

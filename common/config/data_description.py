@@ -57,16 +57,9 @@ class Description:
 
 
 _KINDS = {
-    "benchmark": str,
-    "labels": list,
-    "fields": dict,
-    "defaults": dict,
-    "files": dict,
-    "digest": str,
-    "made_by": str,
-    "split": dict,
-    "broken": list,
-}
+    "benchmark": str, "labels": list, "fields": dict, "defaults": dict, "files": dict, "digest": str, "made_by": str,
+    "split": dict, "broken": list,
+}  # fmt: skip
 
 
 def listed(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, list[Any]]:
@@ -147,9 +140,8 @@ def _checked(path: Path, content: Any) -> Description:
         found = content.get("format") if isinstance(content, dict) else None
         raise UserError(f"{path}: format {found!r}, this version reads {FORMAT}; {again}")
     if content.get("unfinished"):
-        raise UserError(
-            f"{path}: the conversion has not finished; give the same `timetotrain data` command again"
-        )
+        fix = "give the same `timetotrain data` command again"
+        raise UserError(f"{path}: the conversion has not finished; {fix}")
     for name, kind in _KINDS.items():
         if not isinstance(content.get(name), kind):
             what = {str: "a text", list: "a list", dict: "an object"}[kind]
@@ -178,11 +170,10 @@ def _checked_baseline(given: Any) -> Mapping[str, Any]:
     if not isinstance(given, dict) or not isinstance(given.get("what"), str):
         return {}
     value = given.get("value")
-    numbers = value.values() if isinstance(value, dict) else [value]
-    plain = all(
-        isinstance(n, int | float) and not isinstance(n, bool) and abs(n) < _MOST_VALUE for n in numbers
-    )
-    return {"value": value, "what": given["what"]} if plain and numbers else {}
+    numbers = list(value.values() if isinstance(value, dict) else [value])
+    plain = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
+    sound = bool(numbers) and plain and all(abs(n) < _MOST_VALUE for n in numbers)
+    return {"value": value, "what": given["what"]} if sound else {}
 
 
 def _check_files(path: Path, description: Description) -> None:
@@ -191,9 +182,8 @@ def _check_files(path: Path, description: Description) -> None:
         try:
             size_here = file.stat().st_size
         except OSError as error:
-            raise UserError(
-                f"{file}: {NAME} names it, but {error.strerror}; convert the data again"
-            ) from error
+            said = f"{NAME} names it, but {error.strerror}"
+            raise UserError(f"{file}: {said}; convert the data again") from error
         if size_here != size:
             raise UserError(f"{file}: has {size_here} bytes, {NAME} says {size}; convert the data again")
 
@@ -216,9 +206,8 @@ def apply(config: C, description: Description, given: Sequence[tuple[str, str]] 
     for path, value in description.fields.items():
         filled = _set(config, path, value)
         if path in typed and filled != config:
-            raise UserError(
-                f"--config.{path}={dict(given)[path]} contradicts the data, whose {NAME} says {value}; leave it out"
-            )
+            said = f"contradicts the data, whose {NAME} says {value}"
+            raise UserError(f"--config.{path}={dict(given)[path]} {said}; leave it out")
         config = filled
     config.validate()
     return config
@@ -247,14 +236,13 @@ def _set(config: C, path: str, value: Any) -> C:
         raise UserError(f"{NAME} in --data_dir: {error}; convert the data again") from error
     top = path.partition(".")[0]
     shared = top in {field.name for field in dataclasses.fields(RunConfig)} - set(_COUNTS)
+    wrong = ""
     if shared or path == config.weights_field or filled.own_functions() != config.own_functions():
-        raise UserError(
-            f"{NAME} in --data_dir: sets config.{path}, which data do not decide; convert the data again"
-        )
-    if top == "data" and isinstance(value, str) and not stays_inside(value):
-        raise UserError(
-            f"{NAME} in --data_dir: config.{path}={value[:80]!r} leaves the folder; convert the data again"
-        )
+        wrong = f"sets config.{path}, which data do not decide"
+    elif top == "data" and isinstance(value, str) and not stays_inside(value):
+        wrong = f"config.{path}={value[:80]!r} leaves the folder"
+    if wrong:
+        raise UserError(f"{NAME} in --data_dir: {wrong}; convert the data again")
     return filled
 
 

@@ -44,17 +44,11 @@ def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> 
             continue
         value = tuple(value) if isinstance(value, list) else value
         if not _fits(value, kind):
-            raise UserError(
-                f"{path}.{name}={str(value)[:80]}: not {kind_of(kind)}; written by another version?"
-            )
+            said = f"{path}.{name}={str(value)[:80]}: not {kind_of(kind)}"
+            raise UserError(f"{said}; written by another version?")
         fields[name] = value
-    return cls(
-        **{
-            field.name: fields[field.name]
-            for field in dataclasses.fields(cls)
-            if field.init and field.name in fields
-        }
-    )
+    names = (field.name for field in dataclasses.fields(cls) if field.init)
+    return cls(**{name: fields[name] for name in names if name in fields})
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -75,8 +69,7 @@ def digest(config: Any) -> str:
     It includes a `later_field` (common/config/closed_fields.py) only if the value differs from the default. If the
     configuration names user functions, the digest includes the source of their modules.
 
-    Raises:
-      UserError: Python no longer finds such a module.
+    Raises UserError: Python no longer finds such a module.
     """
     values = _digested(config)
     if functions := config.own_functions():

@@ -33,11 +33,8 @@ def batch(chosen: Choosing, rule: Rule, machine: Machine, base: RunConfig, seen:
     fits, eval_fits = max(1, int(memory / cost)), max(1, int(memory / eval_cost))
     holds = f"holds {fits}" if memory >= cost else "may not hold even one"
     device = rule.gpu_batch if machine.gpus else power_of_two(base.global_batch_size)
-    busy = (
-        "enough to keep a GPU busy"
-        if machine.gpus
-        else f"about that of {base.system}; a CPU gains little by more"
-    )
+    busy = f"about that of {base.system}; a CPU gains little by more"
+    busy = "enough to keep a GPU busy" if machine.gpus else busy
     steps = min(LEAST_STEPS, base.train_epochs * examples_of(base) / base.global_batch_size)
     limits = [
         (fits * groups, f"the memory {holds} of {cost / 1e6:.2g} MB a device"),
@@ -46,11 +43,8 @@ def batch(chosen: Choosing, rule: Rule, machine: Machine, base: RunConfig, seen:
     ]
     most, why = min(limits)
     micro_batches = groups * config.accumulation_steps
-    chosen.take(
-        "global_batch_size",
-        power_of_two(most / micro_batches) * micro_batches,
-        f"a power of two a device; {why}",
-    )
+    size = power_of_two(most / micro_batches) * micro_batches
+    chosen.take("global_batch_size", size, f"a power of two a device; {why}")
     while "global_batch_size" not in chosen.given and _refused(chosen.config):
         half = chosen.config.global_batch_size // 2
         if half < micro_batches:
@@ -60,9 +54,8 @@ def batch(chosen: Choosing, rule: Rule, machine: Machine, base: RunConfig, seen:
     part, why = rule.rate_part(config, base)
     rate = chosen.config.optimizer.base_learning_rate
     whole = part * rate / base.optimizer.base_learning_rate  # LEGW's factor too.
-    chosen.take(
-        "optimizer.base_learning_rate", part * rate, f"{why}; {whole:.3g} of the rate of {base.system}"
-    )
+    why = f"{why}; {whole:.3g} of the rate of {base.system}"
+    chosen.take("optimizer.base_learning_rate", part * rate, why)
     needed = power_of_two(max(1, 2 * -(-config.examples_per_evaluation // groups) - 1))
     largest = min(needed, eval_fits, max(device, base.eval_batch_size))
     chosen.take("eval_batch_size", power_of_two(largest) * groups, "a power of two that fits")
@@ -89,11 +82,8 @@ def _rate(chosen: Choosing, base: RunConfig) -> None:
         return
     scaled = legw(base, ratio)
     why = f"LEGW (common/config/legw.py): {ratio:.3g} times the batch of {base.system}"
-    for path in (
-        "optimizer.base_learning_rate",
-        *(f"schedule.{name}" for name in ("initial_learning_rate", "warmup_epochs")),
-        *(f"schedule.{name}" for name in ("decay_start_step", "decay_interval")),
-    ):
+    names = ("initial_learning_rate", "warmup_epochs", "decay_start_step", "decay_interval")
+    for path in ("optimizer.base_learning_rate", *(f"schedule.{name}" for name in names)):
         chosen.take(path, operator.attrgetter(path)(scaled), why)
 
 

@@ -15,9 +15,8 @@ from common import machine_tools
 _GIB = 1 << 30
 # /proc/cpuinfo's flags for instructions that multiply bfloat16 numbers.
 _BF16_FLAGS = {"amx_bf16", "avx512_bf16"}
-_BF16_CAPABILITY = (
-    8.0  # Ampere's compute capability, the first with bfloat16 (NVIDIA CUDA C++ Programming Guide).
-)
+# Ampere's compute capability, the first with bfloat16 (NVIDIA CUDA C++ Programming Guide).
+_BF16_CAPABILITY = 8.0
 # jax's runtimes for NVIDIA GPUs: the oldest driver and the lowest compute capability that each supports
 # (docs.jax.dev, "Installing JAX").
 _RUNTIMES = {"jax-cuda13-plugin": (580, 7.5), "jax-cuda12-plugin": (525, 5.2)}
@@ -72,9 +71,8 @@ def jax_gpus() -> int:
 
 def cpu_flags(root: pathlib.Path = pathlib.Path("/")) -> set[str]:
     """Returns the CPU's instruction-set flags from /proc/cpuinfo below `root`; none if that file is absent."""
-    return set(
-        re.findall(r"\w+", machine_tools.text(root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0])
-    )
+    flags = machine_tools.text(root / "proc/cpuinfo").partition("flags")[2].partition("\n")[0]
+    return set(re.findall(r"\w+", flags))
 
 
 def _memory(root: pathlib.Path) -> int:

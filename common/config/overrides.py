@@ -54,8 +54,7 @@ def configure(
       replicas, seed: replace the preset's values; None keeps them.
       others: the caller's additional preset names, for the error message.
 
-    Raises:
-      UserError: an unknown preset, field or value, or fields that contradict each other.
+    Raises UserError: an unknown preset, field or value, or fields that contradict each other.
     """
     config = preset(presets, system, others) if system else default()
     if replicas:
@@ -84,8 +83,7 @@ def override(config: C, path: str, value: str) -> C:
 def override_all(config: C, flags: Sequence[str]) -> C:
     """Returns a copy with every `--config.path=value` of `flags` applied; other flags are ignored.
 
-    Raises:
-      UserError: see `override` and `split_overrides`.
+    Raises UserError: see `override` and `split_overrides`.
     """
     for path, value in split_overrides(flags)[0]:
         config = override(config, path, value)
@@ -137,8 +135,7 @@ def parse_value(text: str, kind: Any, full: str) -> Any:
       kind: the field's type.
       full: the field's name on a command line, without dashes.
 
-    Raises:
-      UserError: not a value of that type.
+    Raises UserError: not a value of that type.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     optional = origin in (typing.Union, types.UnionType)
@@ -149,11 +146,12 @@ def parse_value(text: str, kind: Any, full: str) -> Any:
     try:
         values = [_parse_one(part.strip(), item) for part in parts if part.strip() or origin is not tuple]
     except (ValueError, KeyError):
-        form, example = {
+        examples = {
             bool: ("true or false", "true"),
             int: ("a whole number", "8"),
             float: ("a finite number", "0.1"),
-        }[item]
+        }
+        form, example = examples[item]
         if origin is tuple:
             form, example = f"a list, each {form}", f"{example},{example}"
         raise UserError(f"--{full}={text}: not {form}; give a value such as {example}") from None
@@ -176,8 +174,7 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
     arguments). The optimizer's name comes first, because its fields are the rule's; "legw" comes last, because it
     scales the values that the others set.
 
-    Raises:
-      UserError: a `--config.` argument without a value.
+    Raises UserError: a `--config.` argument without a value.
     """
     overrides, rest = [], []
     arguments = iter(argv)

@@ -47,9 +47,8 @@ def load(field: str, name: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise UserError(
-            f"config.{field}={name!r}: importing {module_name} raises {type(error).__name__}: {error}"
-        ) from error
+        said = f"importing {module_name} raises {type(error).__name__}: {error}"
+        raise UserError(f"config.{field}={name!r}: {said}") from error
     value = getattr(module, function, None)
     if not callable(value):
         hint = near(function, [n for n in vars(module) if not n.startswith("_")])
@@ -71,8 +70,7 @@ def digest(field: str, name: str) -> str:
 
     It does not cover the modules that this module imports.
 
-    Raises:
-      UserError: no such module.
+    Raises UserError: no such module.
     """
     return hashlib.sha256(_file(field, name).read_bytes()).hexdigest()
 
@@ -85,7 +83,6 @@ def _file(field: str, name: str) -> Path:
     except Exception:  # A parent package may raise anything; the module is not there then.
         spec = None
     if spec is None or not spec.has_location or spec.origin is None:
-        raise UserError(
-            f"config.{field}={name!r}: no module {module!r} here; start in its folder, or name that in PYTHONPATH"
-        )
+        fix = "start in its folder, or name that in PYTHONPATH"
+        raise UserError(f"config.{field}={name!r}: no module {module!r} here; {fix}")
     return Path(spec.origin)

@@ -22,15 +22,11 @@ def published(presets: Mapping[str, C]) -> dict[str, C]:
 
     A row on another machine than its name says has `hardware` already.
     """
-    usual = RunConfig.hardware
-    return {
-        name: dataclasses.replace(
-            config,
-            source=config.source.format(name=name),
-            hardware=name if config.hardware == usual else config.hardware,
-        )
-        for name, config in presets.items()
-    }
+    filled = {}
+    for name, config in presets.items():
+        machine = name if config.hardware == RunConfig.hardware else config.hardware
+        filled[name] = dataclasses.replace(config, source=config.source.format(name=name), hardware=machine)
+    return filled
 
 
 def legw_family(base: C, name: str, source: str, doublings: int) -> dict[str, C]:
@@ -44,10 +40,8 @@ def legw_family(base: C, name: str, source: str, doublings: int) -> dict[str, C]
     """
     family = {}
     for factor in (2**i for i in range(doublings + 1)):
-        config = legw(base, factor)
-        family[name.format(batch=config.global_batch_size)] = dataclasses.replace(
-            config, source=source.format(factor=factor)
-        )
+        config = dataclasses.replace(legw(base, factor), source=source.format(factor=factor))
+        family[name.format(batch=config.global_batch_size)] = config
     return family
 
 
@@ -66,25 +60,14 @@ def later_machines(published: Mapping[str, C], batches: tuple[str, str, str]) ->
     for name, batch, devices in zip(_NEAREST, batches, ("16 cores", "256 cores", "8 GPUs"), strict=True):
         row = published[name]
         threads = {"private_threads"} & {field.name for field in dataclasses.fields(row.data)}
-        rows.append(
-            dataclasses.replace(
-                row,
-                source=f"as {name}, round v{row.ruleset[:3]}: {batch} on {devices}",
-                division="open",
-                replicas="pjrt",
-                precision=type(row).precision,
-                loss_scale=1.0,
-                accumulation_steps=1,
-                data=dataclasses.replace(
-                    row.data, **{field: getattr(type(row.data), field) for field in threads}
-                ),
-            )
-        )
+        data = dataclasses.replace(row.data, **{one: getattr(type(row.data), one) for one in threads})
+        source = f"as {name}, round v{row.ruleset[:3]}: {batch} on {devices}"
+        values = {"source": source, "division": "open", "replicas": "pjrt", "precision": type(row).precision}
+        rows.append(dataclasses.replace(row, **values, loss_scale=1.0, accumulation_steps=1, data=data))
     of_16, of_256, of_8 = rows
     # One GPU runs the eight GPUs' micro-batches one after another.
-    alone = dataclasses.replace(
-        of_8, num_replicas=1, accumulation_steps=8, eval_batch_size=of_8.eval_batch_size // 8
-    )
+    size = of_8.eval_batch_size // 8
+    alone = dataclasses.replace(of_8, num_replicas=1, accumulation_steps=8, eval_batch_size=size)
     machines = {
         **{f"tpu-v{kind}e-{cores}": row for kind in (5, 6) for cores, row in ((16, of_16), (256, of_256))},
         **{f"h{kind}-{gpus}": row for kind in (100, 200) for gpus, row in ((1, alone), (8, of_8))},
@@ -114,10 +97,9 @@ def rule_keys(config: RunConfig) -> dict[str, Any]:
     rule = config.optimizer
     if not rule.later:
         return {}
-    values = {
-        f"opt_{rule.name}_{field}": getattr(rule, field) for field in (*rule.own_fields(), "weight_decay")
-    }
-    return {_KEYS.get(key, key): value for key, value in values.items()}
+    values = {field: getattr(rule, field) for field in (*rule.own_fields(), "weight_decay")}
+    keys = {field: f"opt_{rule.name}_{field}" for field in values}
+    return {_KEYS.get(keys[field], keys[field]): value for field, value in values.items()}
 
 
 def momentum_key(config: RunConfig) -> dict[str, Any]:

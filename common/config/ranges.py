@@ -5,7 +5,7 @@ A field's path is its name after `--config.`: "width" or "data.max_boxes".
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from common.errors import UserError, near
@@ -18,55 +18,51 @@ RESIZES = ("antialiased", "bicubic", "bilinear", "legacy_bicubic", "legacy_bilin
 
 def at_least(config: Any, least: int, *paths: str) -> None:
     """Raises UserError if one of the fields is below `least`."""
-    for path in paths:
-        # `not (value >= least)`, so that nan fails.
-        if not (value := _get(config, path)) >= least:
-            raise UserError(f"config.{path}={value}: must be at least {least}")
+    _check(config, paths, lambda value: value >= least, f"at least {least}")
 
 
 def positive(config: Any, *paths: str) -> None:
     """Raises UserError if one of the fields is not a finite number above 0."""
-    for path in paths:
-        if not 0 < (value := _get(config, path)) < math.inf:
-            raise UserError(f"config.{path}={value}: must be positive")
+    _check(config, paths, lambda value: 0 < value < math.inf, "positive")
 
 
 def interval(config: Any, *paths: str) -> None:
     """Raises UserError if one of the fields is not a range LOW,HIGH of positive numbers."""
-    for path in paths:
-        value = _get(config, path)
-        if len(value) != 2 or not 0 < value[0] <= value[1] < math.inf:
-            raise UserError(f"config.{path}={value}: must be two numbers above 0, the lower one first")
+    must = "two numbers above 0, the lower one first"
+    _check(config, paths, lambda value: len(value) == 2 and 0 < value[0] <= value[1] < math.inf, must)
 
 
 def fraction(config: Any, *paths: str) -> None:
     """Raises UserError if one of the fields, such as a dropout rate, is not in [0, 1)."""
-    for path in paths:
-        if not 0 <= (value := _get(config, path)) < 1:
-            raise UserError(f"config.{path}={value}: must be at least 0 and below 1")
+    _check(config, paths, lambda value: 0 <= value < 1, "at least 0 and below 1")
 
 
 def part(config: Any, *paths: str) -> None:
     """Raises UserError if one of the fields is not in (0, 1]."""
-    for path in paths:
-        if not 0 < (value := _get(config, path)) <= 1:
-            raise UserError(f"config.{path}={value}: must be above 0 and at most 1")
+    _check(config, paths, lambda value: 0 < value <= 1, "above 0 and at most 1")
 
 
 def within(config: Any, low: float, high: float, *paths: str) -> None:
     """Raises UserError if one of the fields, or of its numbers, is not in [low, high]."""
+
+    def holds(value: Any) -> bool:
+        return all(low <= x <= high for x in (value if isinstance(value, tuple) else (value,)))
+
+    _check(config, paths, holds, f"from {low:g} to {high:g}")
+
+
+def _check(config: Any, paths: Sequence[str], holds: Callable[[Any], bool], must: str) -> None:
+    """Raises UserError if `holds` is false for one of the fields, as every comparison with nan is."""
     for path in paths:
-        value = _get(config, path)
-        if not all(low <= x <= high for x in (value if isinstance(value, tuple) else (value,))):
-            raise UserError(f"config.{path}={value}: must be from {low:g} to {high:g}")
+        if not holds(value := _get(config, path)):
+            raise UserError(f"config.{path}={value}: must be {must}")
 
 
 def one_of(config: Any, path: str, known: Sequence[str]) -> None:
     """Raises UserError, with the nearest `known` value, if the field's value is not known."""
     if (value := _get(config, path)) not in known:
-        raise UserError(
-            f"config.{path}={value!r}: unknown{near(str(value), known)}; known: {', '.join(known)}"
-        )
+        listed = f"unknown{near(str(value), known)}; known: {', '.join(known)}"
+        raise UserError(f"config.{path}={value!r}: {listed}")
 
 
 def _get(config: Any, path: str) -> Any:

@@ -4,57 +4,34 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from common.config import optimizer as classes
 from common.config import plugins
-from common.config.optimizer import (
-    SHARED,
-    Adadelta,
-    Adagrad,
-    Adam,
-    AdamW,
-    Lamb,
-    Lars,
-    LazyAdam,
-    Muon,
-    NAdamW,
-    Optimizer,
-    OwnRule,
-    RMSprop,
-    ScheduleFreeAdamW,
-    ScheduleFreeSgd,
-    Sgd,
-    Shampoo,
-    Soap,
-)
+from common.config.optimizer import SHARED, Optimizer, OwnRule
 from common.errors import UserError, near
 
-_CLASSES = (
-    *(Sgd, Lars, Adam, LazyAdam, Adagrad, RMSprop, Adadelta),
-    *(AdamW, NAdamW, Lamb, ScheduleFreeSgd, ScheduleFreeAdamW, Muon, Shampoo, Soap),
-)
-RULES: dict[str, type[Optimizer]] = {rule.name: rule for rule in _CLASSES}
-LATER_OPTIMIZERS = tuple(rule.name for rule in _CLASSES if rule.later)
+# Every class of optimizer.py that has a name, in the order of the file.
+_SUBCLASSES = (one for one in vars(classes).values() if isinstance(one, type) and issubclass(one, Optimizer))
+RULES: dict[str, type[Optimizer]] = {rule.name: rule for rule in _SUBCLASSES if rule.name}
+LATER_OPTIMIZERS = tuple(name for name, rule in RULES.items() if rule.later)
 
 
 def rule_class(name: str) -> type[Optimizer]:
     """Returns the class of the rule `name`.
 
-    Raises:
-      UserError: no rule has this name.
+    Raises UserError: no rule has this name.
     """
     if plugins.is_own(name):
         return OwnRule
     if name not in RULES:
-        raise UserError(
-            f"config.optimizer.name={name!r}: unknown{near(name, RULES)}; known: {', '.join(RULES)}"
-        )
+        known = f"unknown{near(name, RULES)}; known: {', '.join(RULES)}"
+        raise UserError(f"config.optimizer.name={name!r}: {known}")
     return RULES[name]
 
 
 def named(name: str, **values: Any) -> Optimizer:
     """Returns the configuration of the rule `name`: its defaults, but for `values`.
 
-    Raises:
-      UserError: no rule has this name, or it does not have such a field.
+    Raises UserError: no rule has this name, or it does not have such a field.
     """
     rule = rule_class(name)
     for field, value in values.items():

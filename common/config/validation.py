@@ -60,9 +60,8 @@ def check_values(config: Any) -> None:
     if not 0 < config.loss_scale < math.inf:
         raise UserError(f"config.loss_scale={config.loss_scale}: must be above 0; 1 scales nothing")
     if config.quality_target is None and not config.smoke_run:
-        raise UserError(
-            "config.quality_target=none: such a run is no result; set config.smoke_run=true, or a target"
-        )
+        fix = "set config.smoke_run=true, or a target"
+        raise UserError(f"config.quality_target=none: such a run is no result; {fix}")
     for name in config.target_fields:
         if (value := getattr(config, name)) is not None and not math.isfinite(value):
             raise UserError(f"config.{name}={value}: must be a finite number")
@@ -75,8 +74,7 @@ def check_values(config: Any) -> None:
 def check_stages(config: Any) -> None:
     """Checks run lengths (which depend on a benchmark's own fields), optimizer and schedule.
 
-    Raises:
-      UserError: no examples, a run shorter than one step, or an optimizer or schedule that needs other fields.
+    Raises UserError: no examples, a run shorter than one step, or an optimizer or schedule that needs other fields.
     """
     config.optimizer.check()
     _check_digits(config)
@@ -89,8 +87,7 @@ def check_schedule(schedule: Any, steps_per_epoch: float) -> None:
     Args:
       steps_per_epoch: examples / batch, not rounded.
 
-    Raises:
-      UserError: an unknown kind or warmup, or a wrong value in a field that the kind needs.
+    Raises UserError: an unknown kind or warmup, or a wrong value in a field that the kind needs.
     """
     if not plugins.is_own(schedule.kind) and schedule.kind not in SCHEDULES:
         raise _unknown("schedule.kind", schedule.kind, SCHEDULES)
@@ -101,9 +98,8 @@ def check_schedule(schedule: Any, steps_per_epoch: float) -> None:
     if schedule.kind == "noam" and schedule.warmup_length(steps_per_epoch) <= 0:
         raise UserError("config.schedule.warmup_steps=0.0: kind 'noam' starts at infinity without a warmup")
     if schedule.kind == "gnmt" and schedule.decay_interval < 1:
-        raise UserError(
-            f"config.schedule.decay_interval={schedule.decay_interval}: kind 'gnmt' needs a positive number of steps"
-        )
+        interval = f"config.schedule.decay_interval={schedule.decay_interval}"
+        raise UserError(f"{interval}: kind 'gnmt' needs a positive number of steps")
 
 
 def _check_digits(config: Any) -> None:
@@ -125,9 +121,8 @@ def _check_digits(config: Any) -> None:
                 f"config.precision={config.precision} computes with; use one of them"
             )
         if 1 - _HALF_DIGIT <= value < 1:
-            raise UserError(
-                f"config.{path}={value}: float32 rounds it to 1; use at most {1 - 4 * _HALF_DIGIT:.7f}"
-            )
+            fix = f"use at most {1 - 4 * _HALF_DIGIT:.7f}"
+            raise UserError(f"config.{path}={value}: float32 rounds it to 1; {fix}")
 
 
 def _numbers(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -186,18 +181,16 @@ def _check_division(config: Any) -> None:
     """Raises UserError if batches do not divide evenly among replicas, or replicas among groups."""
     communication, partitions = config.communication, config.partitions
     if communication.shard_in_blocks and not communication.shard_weight_update:
-        raise UserError(
-            "config.communication.shard_in_blocks=True needs config.communication.shard_weight_update=True"
-        )
+        group = "config.communication"
+        raise UserError(f"{group}.shard_in_blocks=True needs {group}.shard_weight_update=True")
     if communication.shard_in_blocks and config.optimizer.has_matrices:
         raise UserError(
             f"config.communication.shard_in_blocks=True: {config.optimizer.name} needs whole matrices; leave it out, "
             "config.communication.shard_weight_update=True then gives each replica whole matrices"
         )
     if partitions < 1 or config.num_replicas % partitions:
-        raise UserError(
-            f"config.partitions={partitions} does not divide config.num_replicas={config.num_replicas}"
-        )
+        replicas = f"config.num_replicas={config.num_replicas}"
+        raise UserError(f"config.partitions={partitions} does not divide {replicas}")
     if partitions > 1 and config.optimizer.clip_replica_norm:
         raise UserError(
             f"config.optimizer.clip_replica_norm={config.optimizer.clip_replica_norm}: a replica of "

@@ -44,9 +44,8 @@ class Plan:
         """
         size = self.examples.shape[1]
         if size % shard.count:
-            raise UserError(
-                f"a global batch of {size} does not divide into {shard.count} shards; use a multiple of {shard.count}"
-            )
+            fix = f"use a multiple of {shard.count}"
+            raise UserError(f"a global batch of {size} does not divide into {shard.count} shards; {fix}")
         part = size // shard.count
         return Plan(self.buckets, self.examples[:, shard.index * part : (shard.index + 1) * part])
 

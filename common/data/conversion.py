@@ -94,9 +94,8 @@ def verify(path: str | os.PathLike, expected: str | None) -> None:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; download it again") from error
     if digest.hexdigest() != expected.lower():
-        raise UserError(
-            f"{path}: MD5 is {digest.hexdigest()}, not {expected}; remove it and download it again"
-        )
+        fix = "remove it and download it again"
+        raise UserError(f"{path}: MD5 is {digest.hexdigest()}, not {expected}; {fix}")
 
 
 def keep_apart(folder: Path, splits: Iterable[str], note: str, text: str) -> None:

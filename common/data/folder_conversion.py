@@ -269,9 +269,8 @@ def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
         first = f", such as {broken[0]}" if broken else ""
         raise UserError(f"nothing to convert: every file is broken{first}")
     if options.most_broken is not None and len(broken) > options.most_broken:
-        raise UserError(
-            f"{counted(len(broken), 'broken file')}, --most-broken={options.most_broken}; the first: {broken[0]}"
-        )
+        fix = f"the first: {broken[0]}"
+        raise UserError(f"{counted(len(broken), 'broken file')}, --most-broken={options.most_broken}; {fix}")
 
 
 def start(out: Path, benchmark: str) -> bool:

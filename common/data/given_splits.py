@@ -20,8 +20,7 @@ def given_split(folder: Path, pair: bool = True, report: Report | None = None) -
     seg_train/ and seg_test/ are a pair too; train_tube/ and test_tube/ may be classes, and of two pairs none is taken.
     `report` receives what may be a split, but is not taken.
 
-    Raises:
-      UserError: no such folder, or with `pair` it has a training folder but no evaluation folder.
+    Raises UserError: no such folder, or with `pair` it has a training folder but no evaluation folder.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the folder with your files")
@@ -38,9 +37,8 @@ def given_split(folder: Path, pair: bool = True, report: Report | None = None) -
     alone = next((path for path, word in words.items() if split_names.part_of(word) == 0), None)
     if alone and pair and all(words.values()):
         missing = "test" if words[alone] == "trainval" else "val"
-        raise UserError(
-            f"{folder}: holds {alone.name}/ but no {missing}/; add it, or name {alone} to split that"
-        )
+        fix = f"add it, or name {alone} to split that"
+        raise UserError(f"{folder}: holds {alone.name}/ but no {missing}/; {fix}")
     return folder, None
 
 

@@ -86,10 +86,7 @@ def _header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
     """Parses a member's first bytes; returns (shape, whether in Fortran order, dtype, offset of the numbers)."""
     stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         raise ValueError(f"an array's header has version {version}")
     try:

@@ -294,9 +294,8 @@ def _eight_bits(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     if values.dtype.kind == "f":
         top = 1 if most <= 1 else 255
         if most > top:
-            raise BadPictureError(
-                f"values from {least} to {most}, whose range is unknown; save it with 8 bits"
-            )
+            fix = "save it with 8 bits"
+            raise BadPictureError(f"values from {least} to {most}, whose range is unknown; {fix}")
         return np.round(values.astype(np.float64) * (255 / top)).astype(np.uint8), ()
     bits = next((bits for bits in _DEPTHS if most < 1 << bits), None)
     if bits is None:

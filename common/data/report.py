@@ -116,9 +116,8 @@ class Report:
     def check(self, strict: bool) -> None:
         """Raises UserError if `strict` and something is suspicious; the message names one example of each kind."""
         if strict and self.suspicious:
-            raise UserError(
-                f"--strict: suspicious: {'; '.join(self.said('suspicious'))}; correct the files or leave --strict out"
-            )
+            fix = "correct the files or leave --strict out"
+            raise UserError(f"--strict: suspicious: {'; '.join(self.said('suspicious'))}; {fix}")
 
     def said(self, kind: str) -> list[str]:
         """Returns a line for each finding of a kind ("left_out", "skipped", "changed", "suspicious"), in order."""

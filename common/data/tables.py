@@ -191,9 +191,8 @@ def _row(path: Path, columns: Sequence[str], cells: list[str], number: int) -> d
     while len(cells) > len(columns) and not cells[-1]:
         cells.pop()
     if len(cells) > len(columns):
-        raise UserError(
-            f"{path}: line {number}: {len(cells)} cells, expected {len(columns)}; put a cell with commas in quotes"
-        )
+        fix = "put a cell with commas in quotes"
+        raise UserError(f"{path}: line {number}: {len(cells)} cells, expected {len(columns)}; {fix}")
     if len(cells) < len(columns):
         raise UserError(f"{path}: line {number}: no {columns[len(cells)]}; give every row all columns")
     return dict(zip(columns, cells))

@@ -20,8 +20,7 @@ READ_AHEAD = 1 << 20
 def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]:
     """Returns the sorted paths of the files in `data_dir` that match `pattern`.
 
-    Raises:
-      UserError: no such folder, or no such files; the message ends with `fix`.
+    Raises UserError: no such folder, or no such files; the message ends with `fix`.
     """
     data_dir = os.fspath(data_dir)
     if not data_dir or not tf.io.gfile.isdir(data_dir):
@@ -95,9 +94,8 @@ def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
                 writer.write(record)
                 written += 1
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(
-            f"cannot write {path}: {_first_line(error)}; free some space or name another folder"
-        ) from error
+        fix = "free some space or name another folder"
+        raise UserError(f"cannot write {path}: {_first_line(error)}; {fix}") from error
     return written
 
 

@@ -15,10 +15,7 @@ PYRAMID_ASPECTS = ((1.0, 1.0), (0.7, 1.4), (1.4, 0.7))
 
 
 def ssd(
-    feature_sizes: Sequence[int],
-    scales: Sequence[float],
-    cells: Sequence[float],
-    per_cell: Sequence[int],
+    feature_sizes: Sequence[int], scales: Sequence[float], cells: Sequence[float], per_cell: Sequence[int]
 ) -> np.ndarray:
     """Returns SSD's default boxes as fractions of the image, in the order level, anchor, y, x.
 

@@ -164,9 +164,8 @@ def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
         ) from error
     sides = [np.array(features[f"image/object/bbox/{side}"].float_list.value) for side in _SIDES]
     if len({len(side) for side in sides}) > 1:
-        raise UserError(
-            f"{path}: record {record}, image {image}: sides of a box are missing; replace the file"
-        )
+        fix = "replace the file"
+        raise UserError(f"{path}: record {record}, image {image}: sides of a box are missing; {fix}")
     real = int(((sides[2] > sides[0]) & (sides[3] > sides[1])).sum())
     masks = len(features["image/object/mask"].bytes_list.value)
     return image, *size, real, len(sides[0]) - real, masks

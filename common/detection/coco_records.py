@@ -178,8 +178,7 @@ def check_totals(train: Sequence[str], held_out: Sequence[str], config: RunConfi
       config: supplies `num_train_examples` and `num_eval_examples`.
       read: whether to count records in files without a note; False before the clock starts and for an object store.
 
-    Raises:
-      UserError: too few training images, or a different number of evaluation images.
+    Raises UserError: too few training images, or a different number of evaluation images.
     """
     for split, files in (("train", train), ("eval", held_out)):
         known = record_counts.known_or_read(files, read)
@@ -231,9 +230,8 @@ def check_evaluation(
     if image_ids is not None and set(image_ids) != annotated:
         example = min(set(image_ids) ^ annotated)
         where = "the records" if example in annotated else "it"
-        raise UserError(
-            f"{annotations}: image {example}, for one, is not in {where}; convert the images again"
-        )
+        fix = "convert the images again"
+        raise UserError(f"{annotations}: image {example}, for one, is not in {where}; {fix}")
 
 
 def complaint(

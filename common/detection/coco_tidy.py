@@ -122,9 +122,8 @@ def _check_pixels(source: Source) -> None:
     """Refuses a file whose boxes all lie within 0 to 1: fractions, of which two layouts are common."""
     coordinates = [number for _, box in _boxed(source) for number in box]
     if coordinates and min(coordinates) >= 0 and 0 < max(coordinates) <= 1:
-        raise UserError(
-            f"{source.named}: every bbox lies within 0 to 1; give x, y, width, height in pixels, not fractions"
-        )
+        fix = "give x, y, width, height in pixels, not fractions"
+        raise UserError(f"{source.named}: every bbox lies within 0 to 1; {fix}")
 
 
 def _check_corners(source: Source, places: Mapping[str, Place | None]) -> None:
@@ -151,8 +150,7 @@ def _places(source: Source, first: int, report: Report) -> dict[str, Place | Non
     listed = _listed(source, report)
     files = list(dict.fromkeys(listed.values()))
     results = folder_conversion.examined(
-        files,
-        lambda file: folder_conversion.look(source.folder / file, png=True) if file else "",
+        files, lambda file: folder_conversion.look(source.folder / file, png=True) if file else ""
     )
     boxes: dict[str | None, list[list[float]]] = collections.defaultdict(list)
     for key, box in _boxed(source):

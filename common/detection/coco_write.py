@@ -132,9 +132,8 @@ def _fault(item: Mapping, image: Mapping, names: Mapping[int, str], masks: bool)
     An unknown category raises UserError; it is an error in that converter too.
     """
     if item["category_id"] not in names:
-        raise UserError(
-            f"{_name(item)}: category {item['category_id']} is unknown; download the annotations again"
-        )
+        fix = "download the annotations again"
+        raise UserError(f"{_name(item)}: category {item['category_id']} is unknown; {fix}")
     x, y, width, height = item["bbox"]
     if width <= 0 or height <= 0:
         return "its box has no area"

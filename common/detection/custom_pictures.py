@@ -52,8 +52,7 @@ def convert(
 
     Returns (counts, broken, balance, facts) for `made`.
 
-    Raises:
-      UserError: no annotations, no sound pictures, too many broken ones, or `out` holds something else.
+    Raises UserError: no annotations, no sound pictures, too many broken ones, or `out` holds something else.
     """
     report = options.report
     first, second = coco_source.find(folder, options)
@@ -106,18 +105,15 @@ def _report(
 ) -> None:
     """Notes what is suspicious about both splits.
 
-    Raises:
-      UserError: no object is left to train on.
+    Raises UserError: no object is left to train on.
     """
     if not contents[0]["annotations"]:
         reasons = "; ".join(report.said("left_out")) or "no annotation at all"
-        raise UserError(
-            f"no usable object to train on: {reasons}; annotate objects, or mend the entries left out"
-        )
+        fix = "annotate objects, or mend the entries left out"
+        raise UserError(f"no usable object to train on: {reasons}; {fix}")
     if all(item["iscrowd"] for item in contents[0]["annotations"]):
-        raise UserError(
-            "no usable object to train on: every one is a crowd; set iscrowd to 0 where an object stands alone"
-        )
+        fix = "set iscrowd to 0 where an object stands alone"
+        raise UserError(f"no usable object to train on: every one is a crowd; {fix}")
     if not contents[1]["annotations"]:
         report.suspect("no object in the pictures to evaluate on", contents[1]["images"][0]["file_name"])
     by_split = []

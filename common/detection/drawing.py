@@ -120,10 +120,7 @@ def annotations(pictures: Pictures, split: str) -> tuple[dict[str, Any], dict[in
                     "iscrowd": int(i == crowd),
                     "area": float(coco_mask.area(run_lengths)),
                     "bbox": coco_mask.toBbox(run_lengths).tolist(),
-                    "segmentation": {
-                        "size": [height, width],
-                        "counts": run_lengths["counts"].decode(),
-                    },
+                    "segmentation": {"size": [height, width], "counts": run_lengths["counts"].decode()},
                 }
             )
     categories = [{"id": number, "name": name} for number, name in CATEGORIES.items()]

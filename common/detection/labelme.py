@@ -39,8 +39,7 @@ def read(folder: Path, paths: Sequence[Path], report: Report) -> Source:
 
     A file's picture is what imagePath names, relative to the file; else the picture with the file's own name.
 
-    Raises:
-      UserError: no file can be used, or a name fits two pictures.
+    Raises UserError: no file can be used, or a name fits two pictures.
     """
     builder, partners = Builder(), Partners(folder)
     for path in paths:

@@ -47,9 +47,8 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
     names = [text_files.normal(name) for name in _names(folder, settings)]
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
-        raise UserError(
-            f"{folder}: the list of classes has {twice[:80]!r} twice; give each class its own name"
-        )
+        fix = "give each class its own name"
+        raise UserError(f"{folder}: the list of classes has {twice[:80]!r} twice; {fix}")
     reader = _Reader(names, labels, bool(settings.get("kpt_shape")), report)
     lists = splits.find(folder, settings, report)
     if lists:
@@ -119,9 +118,8 @@ def _names(folder: Path, settings: Mapping[str, Any]) -> list[str]:
         return _of_settings(Path(settings["path of this file"]), settings)
     for path in _files(folder, lambda path: path.name in _LISTS):
         return [line.strip() for line in text_files.read(path) if line.strip()]
-    raise UserError(
-        f"{folder}: YOLO's labels without names; add {_SETTINGS[0]} or {_LISTS[0]} with the classes"
-    )
+    fix = f"add {_SETTINGS[0]} or {_LISTS[0]} with the classes"
+    raise UserError(f"{folder}: YOLO's labels without names; {fix}")
 
 
 def _files(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
@@ -215,9 +213,8 @@ class _Reader:
                 f"{folder}: the labels' classes are {min(numbers)} to {count}, of {count} names; YOLO counts from 0"
             )
         if not self._pose and len(poses) >= _LEAST_POSES and all(poses):
-            raise UserError(
-                f"{folder}: every line is a box with points inside, as of poses; write kpt_shape into data.yaml"
-            )
+            fix = "write kpt_shape into data.yaml"
+            raise UserError(f"{folder}: every line is a box with points inside, as of poses; {fix}")
 
 
 _LEAST_POSES = 4  # Lines; one line alone may be a polygon of this form. This project's choice.

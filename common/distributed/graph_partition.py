@@ -59,9 +59,8 @@ def _signature(function: Branch, number: int) -> Any:
     outputs = tf.function(function, autograph=False).get_concrete_function().structured_outputs
     specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), outputs)
     if not all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(specs)):
-        raise UserError(
-            f"branch {number}: results of unknown shape ({specs}); give it inputs of static shape"
-        )
+        fix = "give it inputs of static shape"
+        raise UserError(f"branch {number}: results of unknown shape ({specs}); {fix}")
     return specs
 
 

@@ -13,16 +13,8 @@ from common.hlo.stablehlo_text import Operation, Type
 _PRODUCTS = ("dot", "dot_general")
 _WIDE = ("f64", "i64", "ui64")
 _FREE = (
-    "constant",
-    "get_tuple_element",
-    "tuple",
-    "optimization_barrier",
-    "return",
-    "iota",
-    "case",
-    "while",
-    "if",
-)
+    "constant", "get_tuple_element", "tuple", "optimization_barrier", "return", "iota", "case", "while", "if",
+)  # fmt: skip
 _MOVES = (*_FREE, "reshape", "broadcast_in_dim", "slice", "concatenate", "transpose", "dynamic_slice", "pad")
 
 
@@ -35,12 +27,8 @@ def count(text: str) -> dict[str, int]:
         bound on what a compiled program moves. convolutions, products: their numbers. in_loops: the number of them
         inside while loops; a loop body counts once.
     """
-    return dict(
-        zip(
-            ("matrix_flops", "bytes_unfused", "convolutions", "products", "in_loops"),
-            _totals("main", stablehlo_text.functions(text)),
-        )
-    )
+    names = ("matrix_flops", "bytes_unfused", "convolutions", "products", "in_loops")
+    return dict(zip(names, _totals("main", stablehlo_text.functions(text))))
 
 
 def exchanges(text: str) -> list[dict[str, int | str]]:

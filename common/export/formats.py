@@ -37,8 +37,7 @@ OPSET = 18
 def write(trained: Trained, out: str | os.PathLike, kind: str) -> list[pathlib.Path]:
     """Writes the network into the new folder `out`; returns its files.
 
-    Raises:
-      UserError: `out` exists, the format is unknown or cannot hold this network, or a library is missing.
+    Raises UserError: `out` exists, the format is unknown or cannot hold this network, or a library is missing.
     """
     out = pathlib.Path(out)
     if kind not in FORMATS:
@@ -51,9 +50,8 @@ def write(trained: Trained, out: str | os.PathLike, kind: str) -> list[pathlib.P
         with whole(out) as partial, one_line(f"--format={kind}", fix, passing=(OSError,)):
             FORMATS[kind](trained, partial)
     except OSError as error:
-        raise UserError(
-            f"{out}: cannot write: {error.strerror}; free some space or name another folder"
-        ) from error
+        fix = "free some space or name another folder"
+        raise UserError(f"{out}: cannot write: {error.strerror}; {fix}") from error
     return sorted(path for path in out.rglob("*") if path.is_file())
 
 
@@ -138,11 +136,8 @@ def onnx(trained: Trained, folder: pathlib.Path) -> None:
 
 
 FORMATS: dict[str, Callable[[Trained, pathlib.Path], None]] = {
-    "savedmodel": saved_model,
-    "safetensors": safetensors,
-    "stablehlo": stablehlo,
-    "onnx": onnx,
-}
+    "savedmodel": saved_model, "safetensors": safetensors, "stablehlo": stablehlo, "onnx": onnx,
+}  # fmt: skip
 
 
 def _add_recipe(trained: Trained, folder: pathlib.Path) -> None:
@@ -155,6 +150,5 @@ def _library(name: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError(
-            f"--format={extra}: {name.partition('.')[0]} is not installed; pip install timetotrain[export]"
-        ) from error
+        lacking = f"{name.partition('.')[0]} is not installed; pip install timetotrain[export]"
+        raise UserError(f"--format={extra}: {lacking}") from error

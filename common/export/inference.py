@@ -22,9 +22,8 @@ from common.untrusted import parsed, read_plain
 
 LEAST_SCORE = 0.3  # Minimum score of reported detections.
 KINDS = ("classes", "objects", "video", "translation", "words")
-_MOST_ASSET = (
-    1 << 28
-)  # Maximum bytes of a file that travels with a SavedModel; WMT's vocabularies have under a million.
+# Maximum bytes of a file that travels with a SavedModel; WMT's vocabularies have under a million.
+_MOST_ASSET = 1 << 28
 _MOST_SIDE = 1 << 13  # Pixels of a video's short side.
 _MOST_NAME = 200  # Maximum characters of a class name in an answer.
 _EXPORT_AGAIN = "it is no SavedModel of `timetotrain export`; export it again"
@@ -60,8 +59,7 @@ class Network:
     ) -> dict[str, np.ndarray]:
         """Runs the network on an array whose first axis is the examples.
 
-        Raises:
-          UserError: the network raised an exception; those in `passing` go through unchanged.
+        Raises UserError: the network raised an exception; those in `passing` go through unchanged.
         """
         start = time.perf_counter()
         with one_line(f"{self.path}: cannot answer", "get a sound copy, or give fewer files", passing):
@@ -99,8 +97,7 @@ class Network:
 def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
     """Loads a SavedModel from `timetotrain export`, or a checkpoint; either may be untrusted.
 
-    Raises:
-      UserError: it is neither, it is damaged, or it does something that `trust` does not allow.
+    Raises UserError: it is neither, it is damaged, or it does something that `trust` does not allow.
     """
     path = pathlib.Path(path)
     if not (path / "saved_model.pb").is_file():
@@ -120,14 +117,8 @@ def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
         if not isinstance(length, int) or not 1 <= length <= codec.length:
             raise UserError(f"{path}: {EXTRA}/{ABOUT} has {LENGTH}={str(length)[:40]}; {_EXPORT_AGAIN}")
         codec = dataclasses.replace(codec, length=length)
-    network = Network(
-        about["kind"],
-        lambda values: signature(**{name: tf.constant(values)}),
-        about["labels"],
-        codec,
-        os.fspath(path),
-        _reading(about, path),
-    )
+    call, reading = lambda values: signature(**{name: tf.constant(values)}), _reading(about, path)
+    network = Network(about["kind"], call, about["labels"], codec, os.fspath(path), reading)
     network.module = module  # Its variables live as long as it does.
     return network
 
@@ -173,14 +164,8 @@ def of(found: trained.Trained) -> Network:
     codec = None
     if serving.kind == "translation":
         codec = trained.codec(found.benchmark, found.config, found.assets, found.path)
-    return Network(
-        serving.kind,
-        lambda values: function(tf.constant(values)),
-        found.labels,
-        codec,
-        os.fspath(found.path),
-        serving.reading,
-    )
+    call, path = lambda values: function(tf.constant(values)), os.fspath(found.path)
+    return Network(serving.kind, call, found.labels, codec, path, serving.reading)
 
 
 def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = LEAST_SCORE) -> Iterator[dict]:
@@ -196,8 +181,7 @@ def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = L
       batch: examples per call.
       score: minimum score of an object.
 
-    Raises:
-      UserError: the network cannot answer, or a text is missing or no text.
+    Raises UserError: the network cannot answer, or a text is missing or no text.
     """
     with one_line(f"{network.path}: its answer cannot be read", "get a sound copy of the model"):
         if network.kind == "video":

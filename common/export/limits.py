@@ -34,8 +34,7 @@ _FREE = ("num_classes", "vocabulary_size", "data.shuffle_buffer", "epoch_images"
 def check(config: RunConfig, presets: Iterable[RunConfig]) -> None:
     """Checks the numbers of a configuration.
 
-    Raises:
-      UserError: a number is far beyond the benchmark's presets.
+    Raises UserError: a number is far beyond the benchmark's presets.
     """
     most: dict[str, float] = {}
     for preset in presets:
@@ -70,8 +69,7 @@ def _numbers(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 def weights_within(arrays: Mapping[str, Any], where: str | os.PathLike) -> Iterator[None]:
     """Limits the total size of variables created in the `with` block by the size of a file's `arrays`.
 
-    Raises:
-      UserError: the variables would be too large; `where` names the file.
+    Raises UserError: the variables would be too large; `where` names the file.
     """
     left = [2 * sum(array.size for array in arrays.values()) + _SPARE]
 
@@ -91,11 +89,9 @@ def weights_within(arrays: Mapping[str, Any], where: str | os.PathLike) -> Itera
 def check_input(serving: Serving, where: str | os.PathLike) -> None:
     """Checks the size of a network's inputs.
 
-    Raises:
-      UserError: an input is larger than MOST_INPUT.
+    Raises UserError: an input is larger than MOST_INPUT.
     """
     for name, spec in serving.core.items():
         if (size := math.prod(spec.shape.as_list())) > MOST_INPUT:
-            raise UserError(
-                f"{where}: its input {name} has {size} numbers; give --allow_large if you trust it"
-            )
+            said = f"its input {name} has {size} numbers"
+            raise UserError(f"{where}: {said}; give --allow_large if you trust it")

@@ -37,8 +37,7 @@ def draw(
       folder: created if it does not exist.
       colours: from `palette`; other classes get colours in order of appearance.
 
-    Raises:
-      UserError: the file cannot be read as a picture, or the folder cannot be written.
+    Raises UserError: the file cannot be read as a picture, or the folder cannot be written.
     """
     source = pathlib.Path(answer["file"])
     path = pathlib.Path(folder, f"{source.stem}.png")
@@ -49,9 +48,8 @@ def draw(
         path.parent.mkdir(parents=True, exist_ok=True)
         _drawn(reader.shown(source), answer, colours or {}).save(path)
     except (OSError, reader.BadPictureError) as error:
-        raise UserError(
-            f"{path}: cannot draw {source}: {error}; name a picture and a folder to write"
-        ) from error
+        fix = "name a picture and a folder to write"
+        raise UserError(f"{path}: cannot draw {source}: {error}; {fix}") from error
     return path
 
 

@@ -169,8 +169,5 @@ def outputs_of(returned: Any) -> list[tuple[str, Any]]:
     """Returns (name, tensor) for a step's outputs (a loss, or (sums, arrays)), in tf.nest's order."""
     if not isinstance(returned, (tuple, list)):
         return [("loss", returned)]
-    return [
-        (f"{kind}/{key}", part[key])
-        for kind, part in zip(("sums", "arrays"), returned)
-        for key in sorted(part)
-    ]
+    named = zip(("sums", "arrays"), returned)
+    return [(f"{kind}/{key}", part[key]) for kind, part in named for key in sorted(part)]

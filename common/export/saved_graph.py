@@ -29,14 +29,8 @@ _OTHERS = ("saved_model.cpb", "saved_model.pbtxt")
 # Kinds of objects that `timetotrain export` writes. Others are not allowed: TensorFlow would rebuild Keras objects, for
 # example, from a description of layers.
 _KINDS = (
-    "user_object",
-    "function",
-    "bare_concrete_function",
-    "variable",
-    "constant",
-    "resource",
-    "captured_tensor",
-)
+    "user_object", "function", "bare_concrete_function", "variable", "constant", "resource", "captured_tensor",
+)  # fmt: skip
 _TYPES = ("_generic_user_object", "signature_map", "trackable_list_wrapper", "trackable_dict_wrapper")
 _REGISTERED = ("", "tf.StaticHashTable", "tf.TrackableConstant")
 # Arithmetic, arrays, networks and matrices, pictures and texts, control flow, lists, variables and tables in memory.
@@ -90,9 +84,8 @@ def check(folder: pathlib.Path) -> None:
     for name in _reached(folder, functions, graph.object_graph_def.concrete_functions):
         for node in functions[name].node_def:
             if node.op not in ALLOWED and node.op not in functions:
-                raise _refused(
-                    folder, f"runs the operation {node.op[:80]}, which is not one of those that are allowed"
-                )
+                runs = f"runs the operation {node.op[:80]}"
+                raise _refused(folder, f"{runs}, which is not one of those that are allowed")
             if node.op == "Const":
                 constants += _size(node.attr["value"].tensor)
     if constants > _MOST_CONSTANTS:

@@ -129,8 +129,7 @@ class Steps:
     def name_of(self, captured: tf.Tensor) -> str:
         """Returns the name of a variable or a constant that a step closes over.
 
-        Raises:
-          UserError: the constant is too large to store.
+        Raises UserError: the constant is too large to store.
         """
         for name, variable in self.variables.items():
             if variable.handle is captured:
@@ -161,10 +160,8 @@ class Steps:
         count = max(1, len(task.batch_shapes if training else task.eval_batch_shapes))
         size = (config.global_batch_size if training else config.eval_batch_size) // config.num_groups
         prefix = "train" if training else "eval"
-        shares = [
-            _synthetic(self._seeded(share), training, size, count)
-            for share in range(min(config.num_groups, SHARES) if self.values else 1)
-        ]
+        number = min(config.num_groups, SHARES) if self.values else 1
+        shares = [_synthetic(self._seeded(share), training, size, count) for share in range(number)]
         places = [f"{prefix}/{i}" for i in range(count)] if count > 1 else [prefix]
         return [
             {
@@ -220,12 +217,8 @@ class Steps:
     def _start_step(self) -> int:
         """Returns step 0, or a step a tenth into the warmup if step 0 has learning rate 0 and would change nothing."""
         config = self.task.config
-        rate = schedules.learning_rate(
-            config.schedule,
-            config.optimizer.base_learning_rate,
-            self.clock.steps_per_epoch,
-            self.clock.train_steps,
-        )
+        lengths = self.clock.steps_per_epoch, self.clock.train_steps
+        rate = schedules.learning_rate(config.schedule, config.optimizer.base_learning_rate, *lengths)
         if float(rate(tf.constant(0, tf.int64))) > 0:
             return 0
         return max(1, round(config.schedule.warmup_length(self.clock.steps_per_epoch) / 10))
@@ -249,9 +242,8 @@ def _rule(name: str, value: np.ndarray, key: list[int]) -> rules.Rule:
 
 def _zeros(name: str, role: str, like: np.ndarray, per_replica: bool) -> Argument:
     """Returns a zero argument with the shape and dtype of `like`, for callers that need no values."""
-    return Argument(
-        name, role, np.zeros(like.shape, like.dtype), {"rule": "constant", "value": 0}, None, per_replica
-    )
+    value, rule = np.zeros(like.shape, like.dtype), {"rule": "constant", "value": 0}
+    return Argument(name, role, value, rule, None, per_replica)
 
 
 def _synthetic(task: Any, training: bool, size: int, count: int) -> list[dict[str, np.ndarray]]:

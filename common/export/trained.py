@@ -93,8 +93,7 @@ class Trained:
 def find(path: str | os.PathLike) -> pathlib.Path:
     """Returns a checkpoint file: `path` itself, or in a folder the best one that a run noted, else the newest.
 
-    Raises:
-      UserError: there is no checkpoint.
+    Raises UserError: there is no checkpoint.
     """
     path = pathlib.Path(path)
     paths = checkpoint_file.checkpoints(path) if os.path.isdir(path) else [path]
@@ -118,9 +117,8 @@ def load(
       fold_batch_norm: whether to fold batch norm into the preceding convolutions (`fold`).
       trust: what the checkpoint may do.
 
-    Raises:
-      UserError: the checkpoint is missing, damaged, of an unknown benchmark, or needs something that `trust` does not
-        allow.
+    Raises UserError: the checkpoint is missing, damaged, of an unknown benchmark, or needs something that `trust` does
+    not allow.
     """
     path = find(path)
     file = checkpoint_file.read(path, training=False)
@@ -145,13 +143,11 @@ def load(
 def check_benchmark(name: Any, where: str | os.PathLike) -> None:
     """Checks the benchmark that the model `where` names.
 
-    Raises:
-      UserError: this project has no such benchmark.
+    Raises UserError: this project has no such benchmark.
     """
     if name not in benchmarks.NAMES:
-        raise UserError(
-            f"{where}: benchmark {str(name)[:80]!r} is unknown; known: {', '.join(benchmarks.NAMES)}"
-        )
+        known = ", ".join(benchmarks.NAMES)
+        raise UserError(f"{where}: benchmark {str(name)[:80]!r} is unknown; known: {known}")
 
 
 def described(
@@ -202,8 +198,7 @@ def alone(config: RunConfig) -> RunConfig:
 def codec(benchmark: str, config: RunConfig, assets: dict[str, bytes], where: str | os.PathLike) -> Codec:
     """Returns a text network's codec from its assets; `where` names their source in errors.
 
-    Raises:
-      UserError: there are no assets, or an asset's name is not a plain file name.
+    Raises UserError: there are no assets, or an asset's name is not a plain file name.
     """
     if not assets:
         raise UserError(f"{where}: holds no vocabulary; save the checkpoint again with this version")

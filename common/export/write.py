@@ -62,9 +62,8 @@ def write(
     Returns:
       The manifest.
 
-    Raises:
-      UserError: the folder cannot be written, the disk is full, XLA cannot compile a training step, or there is no
-        such step. If XLA cannot compile an evaluation step, the export omits it and names it in the manifest.
+    Raises UserError: the folder cannot be written, the disk is full, XLA cannot compile a training step, or there is no
+    such step. If XLA cannot compile an evaluation step, the export omits it and names it in the manifest.
     """
     path = _place(folder)
     with contextlib.ExitStack() as stack:
@@ -129,9 +128,8 @@ def _write(
             program["reference"] = computed and reference.describe(computed, steps, training, batch, say)
             manifest["programs"].append(program)
     if not manifest["programs"] and not manifest["refused"]:
-        raise UserError(
-            f"--export_programs={chosen}: no such step; use both, train, eval, or a name as train-0"
-        )
+        fix = "use both, train, eval, or a name as train-0"
+        raise UserError(f"--export_programs={chosen}: no such step; {fix}")
     manifest["constants"] = [_describe(argument) for argument in steps.constants.values()]
     stored |= {name: argument.value for name, argument in steps.constants.items()}
     arrays = {_key(name): _plain(value) for name, value in stored.items()}
@@ -162,9 +160,8 @@ def _writing(folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"--export={folder}: {error.strerror or error}; free some space there, or name a folder that can be written"
-        ) from error
+        fix = "free some space there, or name a folder that can be written"
+        raise UserError(f"--export={folder}: {error.strerror or error}; {fix}") from error
 
 
 def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:

@@ -97,8 +97,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables; a nonzero span needs b in `input_shape`, [b, ..., C].
 
-        Raises:
-          UserError: the span neither divides nor is a multiple of b, or its groups do not divide the replicas.
+        Raises UserError: the span neither divides nor is a multiple of b, or its groups do not divide the replicas.
         """
         shape = tf.TensorShape(input_shape)
         channels = shape[-1]
@@ -125,8 +124,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Normalises `x`, [b, ..., C], keeping its dtype; in training, updates the moving moments.
 
-        Raises:
-          UserError: the span does not fit this batch.
+        Raises UserError: the span does not fit this batch.
         """
         if self.folded:
             return self._activated(x + tf.cast(self.beta, x.dtype))
@@ -179,9 +177,8 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         if self.span == 0 or self.span == batch:
             return 1, sharing
         if batch is None:
-            raise UserError(
-                f"config.batch_norm_span={self.span}: needs a fixed batch size; build the model with one"
-            )
+            fix = "build the model with one"
+            raise UserError(f"config.batch_norm_span={self.span}: needs a fixed batch size; {fix}")
         total = self.replicas.num_replicas // partitions
         virtual, size = span_groups(self.span, batch, total, self.tile_rows, self.grid_columns)
         if size == 1:

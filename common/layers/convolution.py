@@ -87,9 +87,8 @@ class SpaceToDepthStem(PaddedConv2D):
         _, rows, width, _ = tf.TensorShape(input_shape)
         height = self.spatial.height_of(rows, width)
         if height % 2 or width % 2:
-            raise UserError(
-                f"config.space_to_depth: images of {height}x{width}; use an even config.image_size"
-            )
+            fix = "use an even config.image_size"
+            raise UserError(f"config.space_to_depth: images of {height}x{width}; {fix}")
         super().build(input_shape)
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:

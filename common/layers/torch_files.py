@@ -166,9 +166,8 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
             return self._tensor
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return lambda tensor, *_: tensor
-        raise UserError(
-            f"{self._path}: holds a {module}.{name}, not only tensors; save the state_dict() alone"
-        )
+        fix = "save the state_dict() alone"
+        raise UserError(f"{self._path}: holds a {module}.{name}, not only tensors; {fix}")
 
     def load_setitem(self) -> None:
         _check_keys(self.stack[-2:-1])

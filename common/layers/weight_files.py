@@ -63,9 +63,8 @@ def read(path: str | os.PathLike, kind: str = "") -> Arrays:
         }
         kind = kind or path.suffix
         if kind not in readers:
-            raise UserError(
-                f"{path}: no kind of weights that is known; give {', '.join(readers)} or a SavedModel"
-            )
+            fix = f"give {', '.join(readers)} or a SavedModel"
+            raise UserError(f"{path}: no kind of weights that is known; {fix}")
         return readers[kind](path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; name a file of weights") from None

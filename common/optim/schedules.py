@@ -98,8 +98,7 @@ def learning_rate(
     Returns:
       A function of the step (an integer tensor of any shape) that gives the rate (float32, the same shape).
 
-    Raises:
-      UserError: see check_schedule; or a user function is not found or does not return a curve.
+    Raises UserError: see check_schedule; or a user function is not found or does not return a curve.
     """
     check_schedule(schedule, steps_per_epoch)
     start = schedule.decay_start(steps_per_epoch)

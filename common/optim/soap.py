@@ -14,16 +14,7 @@ import tensorflow as tf
 from common.config.optimizer import Soap
 from common.optim import cuts, decoupled
 from common.optim.products import exact
-from common.optim.rule import (
-    Matrices,
-    Rule,
-    Slots,
-    WeightState,
-    average,
-    bias,
-    gathered,
-    raw_gradient,
-)
+from common.optim.rule import Matrices, Rule, Slots, WeightState, average, bias, gathered, raw_gradient
 
 
 def soap(config: Soap) -> Rule:

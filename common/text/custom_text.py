@@ -86,8 +86,7 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
 
     Pairs of one source sentence stay on one side of the split, so that no evaluation sentence is trained on.
 
-    Raises:
-      UserError: a file cannot be read, the sides do not match, or too many pairs are broken.
+    Raises UserError: a file cannot be read, the sides do not match, or too many pairs are broken.
     """
     report = options.report
     most = max(MOST_CHARACTERS, _TOKEN_CHARACTERS * options.max_length)
@@ -220,9 +219,8 @@ def _clean(text: str | None) -> str:
 def _divided(pairs: list[parallel.Pair], paths: Sequence[Path], options: Options) -> tuple[list, list]:
     distinct = sorted(set(pairs))
     if len(distinct) < 2:
-        raise UserError(
-            f"{paths[0]}: one sentence pair only; give more to hold some out, or name others with --eval"
-        )
+        fix = "give more to hold some out, or name others with --eval"
+        raise UserError(f"{paths[0]}: one sentence pair only; {fix}")
     part = min(options.eval_part, MOST_HELD / len(distinct))
     sources = (text_files.normal(source).casefold() for source, _ in distinct)
     groups = [str(n) for n in near_copies.joined(len(distinct), near_copies.same_names(list(sources)))]

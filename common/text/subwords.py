@@ -34,8 +34,7 @@ RESERVED = ("<pad>", "<EOS>")
 def _tokenizer() -> ModuleType:
     """Imports tf-models-official's module.
 
-    Raises:
-      UserError: tf-models-official is not installed.
+    Raises UserError: tf-models-official is not installed.
     """
     try:
         return official.load("legacy.transformer.utils.tokenizer")
@@ -53,8 +52,7 @@ class Subwords:
 
     def __init__(self, path: str | os.PathLike):
         """
-        Raises:
-          UserError: the file cannot be read or is not a vocabulary; the message names file and line.
+        Raises UserError: the file cannot be read or is not a vocabulary; the message names file and line.
         """
         tokenizer = _tokenizer()
         self.path = Path(path)
@@ -99,8 +97,7 @@ def _pieces(word: re.Match) -> str:
 def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int) -> Subwords:
     """Makes a vocabulary of about `size` subwords from UTF-8 text files, and writes it to `path` atomically.
 
-    Raises:
-      UserError: `path` exists already or cannot be written, or there is too little text.
+    Raises UserError: `path` exists already or cannot be written, or there is too little text.
     """
     import tensorflow as tf  # Imported only when needed, like the tokenizer.
 
@@ -114,13 +111,11 @@ def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int
                 raise UserError(f"{texts[0]}: too little text for a vocabulary; give a vocabulary instead")
             partial.write_text(found, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; free some space or name another folder"
-        ) from error
+        fix = "free some space or name another folder"
+        raise UserError(f"cannot write {path}: {error.strerror}; {fix}") from error
     except tf.errors.OpError as error:  # The tokenizer reads and writes through TensorFlow.
-        raise UserError(
-            f"cannot write {path}: {error.message}; free some space or name another folder"
-        ) from error
+        fix = "free some space or name another folder"
+        raise UserError(f"cannot write {path}: {error.message}; {fix}") from error
     return Subwords(path)
 
 
@@ -172,8 +167,7 @@ def _reserved(path: Path) -> list[str]:
 def lines_of(path: Path) -> list[str]:
     """Returns the lines of a vocabulary's file.
 
-    Raises:
-      UserError: the file cannot be read, or is not UTF-8.
+    Raises UserError: the file cannot be read, or is not UTF-8.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -14,10 +14,7 @@ from common.train.task import Shape
 
 
 def summed(
-    replicas: Replicas,
-    shapes: Sequence[Shape],
-    batch_size: int,
-    total: Callable[[Any], Any] | None = None,
+    replicas: Replicas, shapes: Sequence[Shape], batch_size: int, total: Callable[[Any], Any] | None = None
 ) -> Callable[[Callable, tuple], Any]:
     """Returns `run(function, (batch, *rest))`, which adds up the results of `function` over the replicas.
 

@@ -40,18 +40,9 @@ _SHOWN = 3  # Maximum number of settings in an error.
 _NUMBERS = "biufV"  # Kinds of numpy's dtypes; numpy reads bfloat16 as V.
 # Fields that may differ between the run that saved and the run that resumes.
 FREE_FIELDS = (
-    "replicas",
-    "num_replicas",
-    "partitions",
-    "system",
-    "hardware",
-    "source",
-    "accumulation_steps",
-    "checkpoint_blocks",
-    "compile",
-    "patience",
-    "init",
-)
+    "replicas", "num_replicas", "partitions", "system", "hardware", "source", "accumulation_steps",
+    "checkpoint_blocks", "compile", "patience", "init",
+)  # fmt: skip
 
 
 class Saver:
@@ -75,8 +66,7 @@ class Saver:
           loop: the run's; every process calls this.
           pending: evaluations whose results are not known yet, for process 0.
 
-        Raises:
-          UserError: the checkpoint before could not be written.
+        Raises UserError: the checkpoint before could not be written.
         """
         state, replicas = loop.state, loop.state.replicas
         self.finish(replicas)
@@ -205,9 +195,8 @@ def restore_latest(
             if paths:
                 path = paths.pop()
                 if replicas.main:
-                    say(
-                        f"{path} is damaged: it is now {path.name}.damaged, and the run goes on from the one before"
-                    )
+                    aside = f"it is now {path.name}.damaged"
+                    say(f"{path} is damaged: {aside}, and the run goes on from the one before")
                     with contextlib.suppress(OSError):
                         path.replace(path.with_name(f"{path.name}.damaged"))
             continue
@@ -243,14 +232,10 @@ def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
     """
     arrays, weights = file.arrays, checkpoint_variables.weights(network)
     for name, weight in weights.items():
-        if (
-            name not in arrays
-            or arrays[name].shape != tuple(weight.shape)
-            or arrays[name].dtype.kind not in _NUMBERS
-        ):
-            raise UserError(
-                f"{file.path}: its variables are not those of this network; give the run's --config flags"
-            )
+        array = arrays.get(name)
+        if array is None or array.shape != tuple(weight.shape) or array.dtype.kind not in _NUMBERS:
+            said = "its variables are not those of this network"
+            raise UserError(f"{file.path}: {said}; give the run's --config flags")
     moments = checkpoint_variables.moments(network)
     fitted = checkpoint_variables.fitted(network, arrays, moments, file.path)
     for name, weight in weights.items():
@@ -336,15 +321,10 @@ def _difference(saved: dict, loop: Loop) -> str:
     default = json.loads(json.dumps(to_dict(type(loop.config)())))
     # Earlier versions saved the fields of every rule.
     own = {"optimizer": {name: saved["optimizer"].get(name) for name in here["optimizer"]}}
-    both = [_flat(default | {"optimizer": {}}) | _flat(values) for values in (saved | own, here)]
+    there, here = (_flat(default | {"optimizer": {}}) | _flat(values) for values in (saved | own, here))
     free = (*FREE_FIELDS, "communication")
-    for values in both:
-        for name in [
-            name for name in values if name.partition(".")[0] in free and name != "communication.wire"
-        ]:
-            del values[name]
-    there, here = both
-    names = [n for n in sorted({*there, *here}) if there.get(n) != here.get(n)]
+    bound = (n for n in {*there, *here} if n.partition(".")[0] not in free or n == "communication.wire")
+    names = sorted(n for n in bound if there.get(n) != here.get(n))
     shown = ", ".join(f"config.{n}: {there.get(n)} there, {here.get(n)} here" for n in names[:_SHOWN])
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return shown + more or "another version"

@@ -97,12 +97,10 @@ def _opened(path: pathlib.Path) -> Iterator[tuple[npz.Archive, dict[str, Any]]]:
             yield archive, _checked_meta(path, parsed(archive["meta"].tobytes()))
     except NPZ_DAMAGE as error:
         if isinstance(error, OSError) and error.errno not in _DAMAGE:
-            raise UserError(
-                f"{path}: cannot read: {error.strerror}; is the file there and readable?"
-            ) from error
-        raise DamagedError(
-            f"{path}: not a whole checkpoint ({error}); delete it to resume from the one before"
-        ) from error
+            said = f"cannot read: {error.strerror}; is the file there and readable?"
+            raise UserError(f"{path}: {said}") from error
+        fix = "delete it to resume from the one before"
+        raise DamagedError(f"{path}: not a whole checkpoint ({error}); {fix}") from error
 
 
 def _averages(archive: Any, arrays: Mapping[str, np.ndarray], config: Mapping) -> dict[str, np.ndarray]:
@@ -151,9 +149,8 @@ def check_asset(path: str | os.PathLike, name: str) -> None:
     Raises UserError if the name is not plain.
     """
     if not is_plain_name(name) or name == ABOUT:
-        raise UserError(
-            f"{path}: its asset {name[:80]!r} is no plain file name; the file is not as this project writes it"
-        )
+        said = f"its asset {name[:80]!r} is no plain file name"
+        raise UserError(f"{path}: {said}; the file is not as this project writes it")
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:

@@ -56,9 +56,8 @@ def plan(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> Plan:
     if not within and replicas.compiles_between:
         why = f"config.replicas={replicas.name} cannot exchange inside a program"
         return Plan(Compiled.BETWEEN, why, _segments(config))
-    why = (
-        f"{within} exchanges in the forward pass" if within else "its programs cannot stand between exchanges"
-    )
+    why = "its programs cannot stand between exchanges"
+    why = f"{within} exchanges in the forward pass" if within else why
     refuse_compile_on(config, why)
     return Plan(Compiled.NOTHING, f"config.replicas={replicas.name}: {why}")
 

@@ -15,18 +15,13 @@ from common.layers.precision import precision
 from common.train.compilation import plan
 from common.train.task import Task
 
-_CONVOLUTIONS = (
-    tf_keras.layers.Conv1D,
-    tf_keras.layers.Conv2D,
-    tf_keras.layers.Conv3D,
+_TRANSPOSED = tuple(getattr(tf_keras.layers, f"Conv{n}DTranspose") for n in (1, 2, 3))
+_PER_CHANNEL = tuple(
+    getattr(tf_keras.layers, f"{kind}Conv{n}D") for kind in ("Depthwise", "Separable") for n in (1, 2)
 )
-_TRANSPOSED = (
-    tf_keras.layers.Conv1DTranspose,
-    tf_keras.layers.Conv2DTranspose,
-    tf_keras.layers.Conv3DTranspose,
-)
-_DEPTHWISE = (tf_keras.layers.DepthwiseConv1D, tf_keras.layers.DepthwiseConv2D)
-_SEPARABLE = (tf_keras.layers.SeparableConv1D, tf_keras.layers.SeparableConv2D)
+_WITH_KERNELS = (
+    tf_keras.layers.Conv1D, tf_keras.layers.Conv2D, tf_keras.layers.Conv3D, tf_keras.layers.Dense, *_PER_CHANNEL,
+)  # fmt: skip
 
 Shape = Sequence[int | None]
 
@@ -44,8 +39,7 @@ class _OnPaper(Single):
 def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) -> dict[str, Any]:
     """Returns the description of a run, ready for JSON; needs no data and no machine of the preset's size.
 
-    Raises:
-      UserError: no network can be built from the configuration.
+    Raises UserError: no network can be built from the configuration.
     """
     config, clock = task.config, Clock.of(task.config)
     replicas = _OnPaper(config)
@@ -106,16 +100,11 @@ def _calls(model: tf_keras.Model) -> Iterator[tuple[tf_keras.layers.Layer, Shape
 def _macs(layer: tf_keras.layers.Layer, inputs: Shape, outputs: Shape) -> int:
     if hasattr(layer, "multiply_adds"):
         return layer.multiply_adds(inputs, outputs)
-    if isinstance(layer, _TRANSPOSED):
-        return _size(layer, inputs[:-1]) * math.prod(layer.kernel.shape)
-    if isinstance(layer, _SEPARABLE):
-        kernels = math.prod(layer.depthwise_kernel.shape) + math.prod(layer.pointwise_kernel.shape)
-        return _size(layer, outputs[:-1]) * kernels
-    if isinstance(layer, _DEPTHWISE):
-        return _size(layer, outputs[:-1]) * math.prod(layer.depthwise_kernel.shape)
-    if isinstance(layer, (*_CONVOLUTIONS, tf_keras.layers.Dense)):
+    if isinstance(layer, _WITH_KERNELS):
         # A grouped kernel holds one group's input channels, so its size needs no correction.
-        return _size(layer, outputs[:-1]) * math.prod(layer.kernel.shape)
+        names = ("depthwise_kernel", "pointwise_kernel") if isinstance(layer, _PER_CHANNEL) else ("kernel",)
+        kernels = sum(math.prod(getattr(layer, name).shape) for name in names if hasattr(layer, name))
+        return _size(layer, (inputs if isinstance(layer, _TRANSPOSED) else outputs)[:-1]) * kernels
     matrices = [v for v in layer.trainable_weights if len(v.shape) > 1]
     if matrices and not isinstance(layer, tf_keras.layers.Embedding):
         raise UserError(f"layer {layer.name} ({type(layer).__name__}): give it a method `multiply_adds`")
@@ -124,7 +113,6 @@ def _macs(layer: tf_keras.layers.Layer, inputs: Shape, outputs: Shape) -> int:
 
 def _size(layer: tf_keras.layers.Layer, shape: Shape) -> int:
     if None in shape:
-        raise UserError(
-            f"layer {layer.name}: unknown size {tuple(shape)}; build the model with a fixed image size"
-        )
+        fix = "build the model with a fixed image size"
+        raise UserError(f"layer {layer.name}: unknown size {tuple(shape)}; {fix}")
     return math.prod(shape)

@@ -132,9 +132,8 @@ def quality_explained() -> Iterator[None]:
     except ValueError as error:
         raise UserError(f"evaluation: {error}") from error
     except LookupError as error:
-        raise UserError(
-            f"evaluation: the outputs or the ground truth lack something ({type(error).__name__}: {error})"
-        ) from error
+        lacking = f"({type(error).__name__}: {error})"
+        raise UserError(f"evaluation: the outputs or the ground truth lack something {lacking}") from error
     except concurrent.futures.BrokenExecutor as error:
         raise UserError("evaluation: its worker process died; is there enough memory?") from error
 

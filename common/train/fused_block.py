@@ -29,13 +29,7 @@ class FusedBlock(TrainingBlock):
     """A block with the loop around the steps in TensorFlow: it ends at the next step."""
 
     def __init__(
-        self,
-        task: Task,
-        state: State,
-        clock: Clock,
-        how: Plan,
-        timing: StepTiming,
-        agreement: Agreement,
+        self, task: Task, state: State, clock: Clock, how: Plan, timing: StepTiming, agreement: Agreement
     ):
         """Makes the steps.
 
@@ -107,18 +101,13 @@ class FusedBlock(TrainingBlock):
             step = self.state.step.read_value()
             batch = self._timing.of_batch(lambda: next(train))
             loss, stop = self._train_once(batch, step)
+            wide = tf.cast(loss, tf.float64)
             with tf.control_dependencies([loss]):
-                self._last_loss.assign(tf.cast(loss, tf.float64))
+                self._last_loss.assign(wide)
                 self.state.step.assign_add(1)
                 now = tf.timestamp()
             self._timing.step_ended(now)
-            return (
-                i + 1,
-                tf.math.is_finite(loss),
-                stop,
-                losses.write(i, tf.cast(loss, tf.float64)),
-                times.write(i, now),
-            )
+            return i + 1, tf.math.is_finite(loss), stop, losses.write(i, wide), times.write(i, now)
 
         variables = tf.constant(0), tf.constant(True), self._stop_of_all(), losses, times
         done, finite, stop, losses, times = tf.while_loop(going, body, variables, parallel_iterations=1)

@@ -58,13 +58,7 @@ class HostBlock(TrainingBlock):
     """A block whose loop is Python's: it ends when the calls that run have ended, one late."""
 
     def __init__(
-        self,
-        task: Task,
-        state: State,
-        clock: Clock,
-        how: Plan,
-        timing: HostTiming,
-        agreement: Agreement,
+        self, task: Task, state: State, clock: Clock, how: Plan, timing: HostTiming, agreement: Agreement
     ):
         """Makes the steps; arguments as in `FusedBlock`.
 

@@ -29,9 +29,8 @@ class Probe:
         loss, began, used = 0.0, 0.0, 0.0
         for _ in range(2):
             began, used = time.perf_counter(), time.process_time()
-            loss = float(
-                self._loop.call(self._loop.synthetic(True), self._loop.synthetic(False), 1, 0).losses[0]
-            )
+            result = self._loop.call(self._loop.synthetic(True), self._loop.synthetic(False), 1, 0)
+            loss = float(result.losses[0])
         return loss, time.perf_counter() - began, time.process_time() - used
 
     def evaluate(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
@@ -50,9 +49,8 @@ class Probe:
     def look(self, batch: Any) -> Mapping[str, np.ndarray]:
         """Returns `Task.look` for a batch with the weights that an evaluation uses, as numpy; for a single replica."""
         if self._look is None:
-            self._look = tf.function(
-                lambda batch: self._loop.task.look(self._loop.state.model, batch), autograph=False
-            )
+            look, model = self._loop.task.look, self._loop.state.model
+            self._look = tf.function(lambda batch: look(model, batch), autograph=False)
         with self._averages():
             self._loop.replicas.refresh()
             return {name: value.numpy() for name, value in self._look(batch).items()}

@@ -7,6 +7,7 @@ recorded steps, the steps after. A call begins with an exchange, so all processe
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pathlib
 import re
 from collections.abc import Iterator
@@ -39,9 +40,8 @@ class Span(NamedTuple):
             raise UserError(f"{flag}: give the first and the last step, such as 11:20")
         first, last = map(int, match.groups())
         if not 1 <= first <= last <= train_steps:
-            raise UserError(
-                f"{flag}: this run has the steps 1:{train_steps}; give A:B within, A no more than B"
-            )
+            fix = "give A:B within, A no more than B"
+            raise UserError(f"{flag}: this run has the steps 1:{train_steps}; {fix}")
         if last - first >= MOST_STEPS:
             raise UserError(f"{flag}: {last - first + 1} steps; a trace takes at most {MOST_STEPS}")
         return cls(first, last)
@@ -70,9 +70,8 @@ class Profile:
         A recorded part is never the last, because the evaluation runs in the last part.
         """
         end = done + steps
-        edges = {done, end} | {edge for edge in (self.span.first - 1, self.span.last) if done < edge < end}
-        edges = sorted(edges)
-        seconds = [b - a for a, b in zip(edges, edges[1:])]
+        inside = {edge for edge in (self.span.first - 1, self.span.last) if done < edge < end}
+        seconds = [b - a for a, b in itertools.pairwise(sorted({done, end} | inside))]
         recorded = steps and self.span.first <= end <= self.span.last
         return [*seconds, 0] if recorded or not seconds else seconds
 

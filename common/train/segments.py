@@ -88,9 +88,8 @@ class Cut:
         for op in self._function.graph.control_outputs:
             rest = self._needed([op], segment_of)
             before = {x for one in rest for x in (*(y.op for y in one.inputs), *one.control_inputs)}
-            segment_of.update(
-                dict.fromkeys(rest, max((segment_of[x] for x in before if x in segment_of), default=0))
-            )
+            first = max((segment_of[x] for x in before if x in segment_of), default=0)
+            segment_of.update(dict.fromkeys(rest, first))
         return segment_of
 
     def _needed(

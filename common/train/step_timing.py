@@ -72,10 +72,7 @@ class StepTiming:
 
     def tell(self, step: int) -> None:
         """Sends the last finished step, the sums and the part of the current step to the launcher."""
-        if self._enabled:
-            heartbeat.at_step(step, self._sums(), self._where())
-        else:
-            heartbeat.at_step(step)
+        heartbeat.at_step(step, *((self._sums(), self._where()) if self._enabled else ()))
 
     def _where(self) -> str:
         return PARTS[int(self._part)]

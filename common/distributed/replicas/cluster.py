@@ -44,9 +44,8 @@ def from_environment(text: str | None, backend: str = "multiworker") -> Cluster:
         raise UserError(f"TF_CONFIG is not JSON ({error}); {LAUNCH}") from None
     cluster, task = (_part(parsed, name) for name in ("cluster", "task"))
     if set(cluster) != {"worker"}:
-        raise UserError(
-            f"TF_CONFIG: cluster has the jobs {sorted(cluster)}; name every process in cluster.worker, or {LAUNCH}"
-        )
+        fix = f"name every process in cluster.worker, or {LAUNCH}"
+        raise UserError(f"TF_CONFIG: cluster has the jobs {sorted(cluster)}; {fix}")
     workers = cluster["worker"]
     if not isinstance(workers, list) or not workers or not all(map(_is_address, workers)):
         raise UserError(f'TF_CONFIG: cluster.worker={workers!r} is not a list of "host:port"; {LAUNCH}')
@@ -91,8 +90,7 @@ def met(cluster: Cluster, backend: str) -> Iterator[None]:
 
     Inside the context, process 0's port is free; the other processes keep listening, so that slower ones reach them.
 
-    Raises:
-      UserError: as in `rendezvous`.
+    Raises UserError: as in `rendezvous`.
     """
     with _listening(cluster) as server:
         _reach_all(cluster, START_SECONDS, backend)

@@ -204,9 +204,8 @@ def _start() -> Any:
     try:
         import horovod.tensorflow as hvd
     except ImportError as error:
-        raise UserError(
-            f"config.replicas=horovod: Horovod does not load ({error}); run `make horovod`"
-        ) from None
+        fix = "run `make horovod`"
+        raise UserError(f"config.replicas=horovod: Horovod does not load ({error}); {fix}") from None
     hvd.init()
     return hvd
 

@@ -190,9 +190,8 @@ class Pjrt(Xla):
         the function's trace for its lifetime. Returns the structure that the function returned, with `Value` leaves.
         """
         if not tf.executing_eagerly():
-            raise UnsupportedError(
-                f"{ASKED}: each call is a program of its own; call it outside of tf.function"
-            )
+            fix = "call it outside of tf.function"
+            raise UnsupportedError(f"{ASKED}: each call is a program of its own; {fix}")
         leaves = tf.nest.flatten(args)
         given = [leaf if isinstance(leaf, Value) else self._placed(leaf) for leaf in leaves]
         key = (function, *(v.kind for v in given))

@@ -32,9 +32,8 @@ class Tpu(StrategyReplicas):
         self.num_replicas = num_replicas
         cores = self.strategy.num_replicas_in_sync
         if cores != num_replicas:
-            raise UserError(
-                f"config.num_replicas={num_replicas}: this TPU has {cores} cores; set --config.num_replicas={cores}"
-            )
+            fix = f"set --config.num_replicas={cores}"
+            raise UserError(f"config.num_replicas={num_replicas}: this TPU has {cores} cores; {fix}")
 
     def place(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
         return placed(x, begin, shape)
