@@ -98,6 +98,5 @@ def test_bins_and_brier_scores_are_those_of_the_cases():
     )
     for row in actual["bins"]:
         inside = [one.passed for said, one in zip(made, asks) if row["from"] <= said.passes < row["to"]]
-        assert row["cases"] == len(inside) and row["observed"] == pytest.approx(
-            sum(inside) / len(inside), abs=1e-4
-        )
+        assert row["cases"] == len(inside)
+        assert row["observed"] == pytest.approx(sum(inside) / len(inside), abs=1e-4)

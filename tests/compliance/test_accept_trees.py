@@ -93,32 +93,25 @@ def test_more_runs_than_a_score_takes_and_other_errors_refuse(tmp_path):
     org = tree(tmp_path / "b", map(llama_logs.log, range(10)))
     (org / "systems" / "1xbox.json").unlink()
     found = judged(org)
-    assert found.answer == NO_GO and any(
-        "1xbox" in reason or "description" in reason for reason in found.reasons
-    ), found.reasons
+    assert found.answer == NO_GO
+    assert any("1xbox" in reason or "description" in reason for reason in found.reasons), found.reasons
 
 
 def test_a_batch_size_without_a_reference_is_open(tmp_path):
-    big = [
-        llama_logs.log(i).replace('"global_batch_size", "value": 8', '"global_batch_size", "value": 4096')
-        for i in range(3)
-    ]
+    batch = '"global_batch_size", "value": '
+    big = [llama_logs.log(index).replace(f"{batch}8", f"{batch}4096") for index in range(3)]
     found = judged(tree(tmp_path, big))
     assert found.answer == OPEN and found.probability is None and "no reference" in found.reasons[0]
 
 
 @pytest.mark.parametrize("odd", ["1e200", "1" + 400 * "0", "-5", "1e-320", "1e15"])
 def test_absurd_counts_and_times_give_an_answer(tmp_path, odd, capsys):
-    texts = [llama_logs.log(index) for index in range(4)]
+    texts, batch = [llama_logs.log(index) for index in range(4)], '"global_batch_size", "value": '
+    time = r'"time_ms": (\d+)(?=.*"eval_accuracy")'
     changed = {
         "all": [re.sub('"samples_count": [1-9][0-9]*', f'"samples_count": {odd}', text) for text in texts],
-        "times": [
-            re.sub(r'"time_ms": (\d+)(?=.*"eval_accuracy")', f'"time_ms": {odd}', text) for text in texts
-        ],
-        "batch": [
-            text.replace('"global_batch_size", "value": 8', f'"global_batch_size", "value": {odd}')
-            for text in texts
-        ],
+        "times": [re.sub(time, f'"time_ms": {odd}', text) for text in texts],
+        "batch": [text.replace(f"{batch}8", batch + odd) for text in texts],
     }
     for name, logs in changed.items():
         assert logs != texts
@@ -194,10 +187,8 @@ def test_a_deep_value_reaches_another_process_as_text(tmp_path):
     org = tree(tmp_path, [llama_logs.log(0)])
     path = org / "results/1xbox/llama2_70b_lora/result_0.txt"
     lines = path.read_text().splitlines(keepends=True)
-    deep = re.sub(r'"value": [^,]+', f'"value": {"[" * 900}{"]" * 900}', lines[0]).replace(
-        '"key": "', '"key": "my_'
-    )
-    path.write_text(deep + "".join(lines))
+    deep = re.sub(r'"value": [^,]+', f'"value": {"[" * 900}{"]" * 900}', lines[0])
+    path.write_text(deep.replace('"key": "', '"key": "my_') + "".join(lines))
     settings = pickle.loads(pickle.dumps(check_log(str(path)).run)).settings
     assert any("deep" in str(value) or str(value).startswith("[[[") for value in settings.values())
 
@@ -212,12 +203,8 @@ def test_results_after_run_start_are_facts(tmp_path, key):
 def test_a_log_that_never_ends_with_a_line_is_checked_while_it_grows(tmp_path):
     org = tree(tmp_path, [llama_logs.log(0)])
     text = llama_logs.log(1).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
-    path, watch, step = (
-        org / "results/1xbox/llama2_70b_lora/result_1.txt",
-        Watch(org, None, 60, lambda: NOW),
-        400,
-    )
-    said = {}
+    path, watch = org / "results/1xbox/llama2_70b_lora/result_1.txt", Watch(org, None, 60, lambda: NOW)
+    said, step = {}, 400
     for end in range(step, len(text), step):  # As a buffered writer does.
         path.write_text(text[: end + (text[end - 1] == "\n")])
         said[end] = watch.poll()

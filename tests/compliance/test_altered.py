@@ -255,31 +255,24 @@ def test_two_runs_in_one_log_are_one_finding(tmp_path):
 def test_ranks_that_log_one_run_are_one_run(tmp_path):
     lines = llama_logs.log().splitlines(keepends=True)
     start = next(place for place, line in enumerate(lines) if '"run_start"' in line)
-    assert "log.two-runs" not in found(
-        "".join([*lines[: start + 1], *lines[: start + 1], *lines[start + 1 :]]), tmp_path
-    )
+    twice = "".join([*lines[: start + 1], *lines[: start + 1], *lines[start + 1 :]])
+    assert "log.two-runs" not in found(twice, tmp_path)
 
 
 def test_a_formula_that_fails_shows_its_value_and_inputs(tmp_path):
     """At a global batch size of 1,008 the decay takes 1,362,286 steps."""
     records = made_logs.log("5.1.0", "closed", "llama31_405b")
-    changes = {
-        "global_batch_size": 1008,
-        "opt_base_learning_rate": 7e-5,
-        "opt_learning_rate_decay_steps": 1200000,
-    }
+    steps = "opt_learning_rate_decay_steps"
+    changes = {"global_batch_size": 1008, "opt_base_learning_rate": 7e-5, steps: 1200000}
     for record in records:
         record["value"] = changes.get(record["key"], record["value"])
-    finding = found(made_logs.lines(records), tmp_path)["opt_learning_rate_decay_steps.value"]
+    finding = found(made_logs.lines(records), tmp_path)[f"{steps}.value"]
     assert finding.expected.startswith("1,362,286: value = ")
     assert "global_batch_size is 1,008" in finding.expected and finding.found == "1200000"
 
 
 def test_a_formula_whose_input_is_absent_says_so(tmp_path):
-    records = [
-        record
-        for record in made_logs.log("5.1.0", "closed", "llama31_405b")
-        if record["key"] != "global_batch_size"
-    ]
+    records = made_logs.log("5.1.0", "closed", "llama31_405b")
+    records = [record for record in records if record["key"] != "global_batch_size"]
     finding = found(made_logs.lines(records), tmp_path)["opt_base_learning_rate.value"]
     assert "global_batch_size is not logged before" in finding.expected

@@ -65,16 +65,8 @@ def test_a_scaling_file_that_does_not_count_is_an_error(tree, content, says):
 
 def test_a_scaling_file_never_lowers_the_factor_of_the_convergence_test(tree):
     """Runs of 3,072 samples pass the test and are normalized to the reference's mean."""
-    quick = [
-        edited(
-            without(llama_logs.log(index), r'"eval_\w+".*"samples_count": 3456', 3),
-            "eval_accuracy",
-            0.9245,
-            at=4,
-        )
-        for index in range(10)
-    ]
-    org = tree(quick)
+    logs = (without(llama_logs.log(index), r'"eval_\w+".*"samples_count": 3456', 3) for index in range(10))
+    org = tree([edited(log, "eval_accuracy", 0.9245, at=4) for log in logs])
     own = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"].card.scaling
     assert own > 1.03
     place = org / "results" / "box" / "llama2_70b_lora" / "scaling.json"
@@ -83,9 +75,8 @@ def test_a_scaling_file_never_lowers_the_factor_of_the_convergence_test(tree):
         result = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"]
         assert result.card.scaling == counts
         assert ("tree.scaling" in of_tree(org)[0]) == (given < own)
-    place.write_text(
-        json.dumps({"scaling_factor": int(1000 * own) / 1000})
-    )  # as training_results_v3.1, ASUSTeK
+    rounded = int(1000 * own) / 1000  # as training_results_v3.1, ASUSTeK
+    place.write_text(json.dumps({"scaling_factor": rounded}))
     result = summary.systems(judge_tree(org))[0].results["llama2_70b_lora"]
     assert result.card.scaling == own and "tree.scaling" not in of_tree(org)[0]
 
@@ -188,9 +179,8 @@ def test_the_same_advice_for_ten_logs_is_one(tree):
 
 def test_only_the_same_advice_of_other_logs_is_one(tmp_path):
     def about(name, line, severity="advice", found="5"):
-        return Finding(
-            "a.rule", severity, str(tmp_path / name), line, "", "A sentence.", "4", found, "mend it"
-        )
+        path = str(tmp_path / name)
+        return Finding("a.rule", severity, path, line, "", "A sentence.", "4", found, "mend it")
 
     one = about("result_0.txt", 1)
     others = [
@@ -215,8 +205,7 @@ def test_late_lines_are_no_reason_to_edit_a_log(tree):
 def test_missing_files_are_one_finding_in_the_place_where_submitters_put_them(tree):
     org = tree()
     assert "tree.file-missing" not in of_tree(org)[0]
-    for name in ("README.md",):
-        (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / name).unlink()
+    (org / "benchmarks" / "llama2_70b_lora" / "implementations" / "nemo" / "README.md").unlink()
     missing = [one for one in check([org]).findings if one.rule == "tree.file-missing"]
     assert len(missing) == 1 and missing[0].message == "Missing: README.md."
 
@@ -237,6 +226,13 @@ def test_rcp_bypass_is_narrower_from_6_1_on(tmp_path, ruleset, narrow):
 # ------------------------------------------------------------------------------------------------ report
 
 
+def lanes_of(tmp_path, text):
+    """{name: milliseconds} of the timeline of a log."""
+    path = tmp_path / "result_0.txt"
+    path.write_text(text)
+    return {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+
+
 def test_a_count_of_all_samples_so_far_makes_no_gap(tmp_path):
     """Blocks that begin at 0 and 1,536 and stop at 1,536 and 1,920 are training, as in AMD's logs of v6.0."""
     text, at = [], 0
@@ -248,22 +244,15 @@ def test_a_count_of_all_samples_so_far_makes_no_gap(tmp_path):
             at = at + 384 if at else 1536
             record["metadata"]["samples_count"] = at
         text.append(f":::MLLOG {json.dumps(record)}")
-    path = tmp_path / "result_0.txt"
-    path.write_text("\n".join(text) + "\n")
-    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
+    lanes = lanes_of(tmp_path, "\n".join(text) + "\n")
     assert lanes["train"] == 6 * 60_000 and lanes["gap"] < 0.1 * lanes["train"]
 
 
 def test_a_run_that_ends_inside_its_only_epoch_was_training(tmp_path):
     """As rgat of v5.1: one epoch_start, no block, no epoch_stop."""
     text = without(without(llama_logs.log(), '"block_start"', 5), '"block_stop"', 99)
-    path = tmp_path / "result_0.txt"
-    path.write_text(text)
-    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
-    assert lanes["train"] > 0
-    path.write_text(llama_logs.log())
-    lanes = {lane.name: lane.total_ms for lane in charts.timeline(read_run(path, "5.1.0")).lanes}
-    assert lanes["train"] == 6 * 60_000
+    assert lanes_of(tmp_path, text)["train"] > 0
+    assert lanes_of(tmp_path, llama_logs.log())["train"] == 6 * 60_000
 
 
 @pytest.mark.parametrize("benchmark", ["gpt_oss_20b", "deepseekv3_671b", "llama31_8b"])

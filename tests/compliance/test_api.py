@@ -47,10 +47,8 @@ def test_files_are_judged_together_and_keep_their_order(tmp_path, monkeypatch):
     )
     outcome = check([paths[1], paths[2], paths[0]])
     assert called == [[str(paths[1]), str(paths[0])]]
-    assert [log.path for log in outcome.logs] == called[0] and [log.passes for log in outcome.logs] == [
-        False,
-        True,
-    ]
+    assert [log.path for log in outcome.logs] == called[0]
+    assert [log.passes for log in outcome.logs] == [False, True]
     with pytest.raises(UserError, match="missing.txt: no such file"):
         check([paths[0], tmp_path / "missing.txt"])
     assert len(called) == 1

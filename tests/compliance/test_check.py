@@ -144,6 +144,10 @@ def linked(place):
     (place / "result_0.txt").symlink_to(place.parents[3] / "outside.txt")
 
 
+def renamed(place):
+    place.rename(place.with_name("mask"))
+
+
 def reworded(old, new):
     return lambda place: [path.write_text(path.read_text().replace(old, new)) for path in place.iterdir()]
 
@@ -158,12 +162,7 @@ DIVISION = '"submission_division", "value": "{}"'
         (reworded(DIVISION.format("closed"), DIVISION.format("open")), "tree.division", "error", ""),
         (linked, "not-checked", "error", ""),
         (lambda place: (place.parents[1] / "linked").symlink_to(place.parent), "not-checked", "error", ""),
-        (
-            lambda place: place.rename(place.with_name("mask")),
-            "tree.benchmark-unknown",
-            "error",
-            "did you mean maskrcnn?",
-        ),
+        (renamed, "tree.benchmark-unknown", "error", "did you mean maskrcnn?"),
     ],
     ids=["another system", "another division", "a link", "a linked directory", "an unknown benchmark"],
 )
@@ -187,10 +186,8 @@ def test_a_smoke_run_and_a_resumed_one_are_advice_and_errors_for_the_packager(tm
     path = tmp_path / "log.txt"
     lines = result_logs.log("resnet").splitlines(keepends=True)
     at = next(index for index, line in enumerate(lines) if '"init_stop"' in line)
-    lines.insert(
-        at, lines[at].replace('"init_stop"', f'"{rule}"').replace('"value": null', f'"value": {value}')
-    )
-    path.write_text("".join(lines))
+    said = lines[at].replace('"init_stop"', f'"{rule}"').replace('"value": null', f'"value": {value}')
+    path.write_text("".join([*lines[:at], said, *lines[at:]]))
     (found,) = check([path]).findings
     assert (found.rule, found.severity, found.line) == (rule, "advice", at + 1)
     assert [one.severity for one in check([path], packaging=True).findings] == ["error"]
@@ -205,11 +202,7 @@ def test_a_run_that_set_no_target_is_not_checked_and_never_packaged(tmp_path):
         for key, value in (("no_mlperf_result", "no quality target was set"), ("config_digest", "ab12"))
     )
     place = lines.index(line)
-    for added in (
-        [],
-        [said],
-        [digest],
-    ):  # only this project's logs of a run without target may miss the target
+    for added in ([], [said], [digest]):  # only this project's logs of a run without target may miss it
         path.write_text("\n".join([*lines[:place], *added, *lines[place:]]))
         assert check([path]).verdict.answer == "no-go"
     whole = "\n".join([*lines[:place], said, digest, *lines[place:]])
@@ -315,10 +308,8 @@ def test_a_log_that_cannot_be_read_leaves_the_rest_of_the_tree_checked(tmp_path,
         (unread,) = only(actual, "not-checked")
         assert unread.path.endswith("result_1.txt") and unread.severity == "error"
         assert "Permission denied" in unread.found
-        assert [Path(one.path).name for one in only(actual, "tree.duplicate")] == [
-            "result_2.txt",
-            "result_3.txt",
-        ]
+        copies = [Path(one.path).name for one in only(actual, "tree.duplicate")]
+        assert copies == ["result_2.txt", "result_3.txt"]
 
 
 @pytest.mark.parametrize("name", [SYSTEM, "implementations", "resnet"])

@@ -12,6 +12,7 @@ from lab.bench.harness import stock_checker
 from tests.compliance import llama_logs, result_logs
 
 BENCHMARKS = tuple(result_logs.CLOSED)
+LATER = "check with the --ruleset of the round; the benchmark belongs to 1.0.0 to 4.1.0"
 
 
 def entries(benchmark="resnet", **options):
@@ -89,9 +90,8 @@ def test_a_finding_comes_with_the_record_once_the_benchmark_is_known():
 
 def test_what_was_asked_for_must_be_what_the_log_says():
     assert rules_of(errors(entries(), division="open")) == ["submission_division.asked"]
-    assert "submission_benchmark.asked" in rules_of(
-        errors(entries("ssd"), benchmark="resnet", division="closed")
-    )
+    other = errors(entries("ssd"), benchmark="resnet", division="closed")
+    assert "submission_benchmark.asked" in rules_of(other)
     assert errors(entries(), benchmark="resnet", division="closed") == []
 
 
@@ -107,11 +107,7 @@ def test_repeats_are_advice_and_contradictions_errors():
     ("key", "value", "fix"),
     [
         ("submission_benchmark", "mask", "did you mean maskrcnn?"),
-        (
-            "submission_benchmark",
-            "unet3d",
-            "check with the --ruleset of the round; the benchmark belongs to 1.0.0 to 4.1.0",
-        ),
+        ("submission_benchmark", "unet3d", LATER),
         ("submission_division", "cloosed", "did you mean closed?"),
         ("submission_status", "on-prem", "did you mean onprem?"),
         ("opt_name", "LARS", "did you mean lars?"),
@@ -199,9 +195,8 @@ def test_run_stop_must_come_after_run_start_in_time():
 
 
 def test_a_status_that_contradicts_the_target():
-    assert rules_of(errors(change(entries(), "run_stop", metadata={"status": "aborted"}))) == [
-        "run_stop.status"
-    ]
+    met = change(entries(), "run_stop", metadata={"status": "aborted"})
+    assert rules_of(errors(met)) == ["run_stop.status"]
     failed = change(entries(status="aborted"), "run_stop", metadata={"status": "success"})
     assert rules_of(errors(failed)) == ["eval_accuracy.target", "run_stop.status"]
     odd = change(entries(), "run_stop", metadata={"status": "fine"})
@@ -245,11 +240,7 @@ def test_the_first_run_stop_counts():
 def test_an_epoch_reported_a_second_time_after_run_stop_does_not_meet_the_target():
     records, index, stop, moved = late(entries(), 40, 5000)
     below = {**records[index], "value": 0.7}
-    announced = {
-        **records[index],
-        "key": "eval_start",
-        "value": None,
-    }  # a second evaluation, begun before run_stop
+    announced = {**records[index], "key": "eval_start", "value": None}  # a second one, begun before run_stop
     log = [*records[:index], below, announced, *records[index + 1 : stop + 1], moved]
     assert "run_stop.target-after" in rules_of(errors(log))
 
@@ -301,11 +292,11 @@ def v06(**changes):
     events += [("eval_start", epoch), ("eval_accuracy", epoch), ("eval_stop", epoch), ("block_stop", block)]
     events += [("run_stop", {"status": "success"})]
     lines = [(key, {"value": value, "metadata": {}}) for key, value in {**head, **changes}.items()]
-    lines += [
-        (key, {"value": 24.5 if key == "eval_accuracy" else None, "metadata": metadata})
-        for key, metadata in events
-    ]
-    return lines
+    return with_accuracy(24.5, lines + [(key, {"value": None, "metadata": place}) for key, place in events])
+
+
+def with_accuracy(value, lines):
+    return [(key, {**body, "value": value} if key == "eval_accuracy" else body) for key, body in lines]
 
 
 def seconds(lines):
@@ -335,35 +326,22 @@ def test_the_order_of_events_of_round_six_is_the_stock_checkers(tmp_path):
 
 def test_round_six_wants_its_optimizers_keys_exactly_then(tmp_path):
     resnet = {"submission_benchmark": "resnet", "opt_learning_rate_warmup_epochs": 5, "model_bn_span": 8}
-    lars = {
-        f"lars_opt_{name}": 1
-        for name in ("learning_rate_decay_steps", "learning_rate_decay_poly_power", "weight_decay")
-    }
-    lars["lars_epsilon"] = 0
+    names = ("learning_rate_decay_steps", "learning_rate_decay_poly_power", "weight_decay")
+    lars = {**dict.fromkeys((f"lars_opt_{name}" for name in names), 1), "lars_epsilon": 0}
     sgd = {"opt_learning_rate_decay_boundary_epochs": [30]}
-    for keys in (
-        {"opt_name": "lars", **lars},
-        {"opt_name": "sgd", **sgd},
-        {"opt_name": "sgd", **lars, **sgd},
-    ):
-        lines = [
-            (key, {**body, "value": 0.8} if key == "eval_accuracy" else body)
-            for key, body in v06(**resnet, **keys)
-        ]
-        theirs, ours = both(lines, tmp_path)
-        assert theirs == ours
-        assert ours == (len(keys) != 6)
-    lines = [
-        (k, {**b, "value": 0.8} if k == "eval_accuracy" else b) for k, b in v06(**resnet, opt_name="lars")
-    ]
-    assert rules_of(errors(seconds(lines), "0.6.0")) == sorted(f"{key}.occurs" for key in lars)
+
+    def log(**keys):
+        return with_accuracy(0.8, v06(**resnet, **keys))
+
+    for name, keys in (("lars", lars), ("sgd", sgd), ("sgd", lars | sgd)):
+        theirs, ours = both(log(opt_name=name, **keys), tmp_path)
+        assert theirs == ours == (len(keys) != 5)
+    assert rules_of(errors(seconds(log(opt_name="lars")), "0.6.0")) == sorted(f"{key}.occurs" for key in lars)
 
 
 def test_success_below_the_target_is_an_error_in_round_six_too(tmp_path):
-    lines = [(key, {**body, "value": 23.9} if key == "eval_accuracy" else body) for key, body in v06()]
-    assert both(lines, tmp_path) == (True, False)
-    text_value = [(key, {**body, "value": "24.9"} if key == "eval_accuracy" else body) for key, body in v06()]
-    assert both(text_value, tmp_path) == (True, True)
+    for value, passes in ((23.9, False), ("24.9", True)):
+        assert both(with_accuracy(value, v06()), tmp_path) == (True, passes)
 
 
 @pytest.mark.parametrize("key", ["init_start", "run_stop"])

@@ -102,10 +102,8 @@ def one(seed):
             damage(draw, org)
         checker = None if draw.random() < 0.3 else careful  # None: the rules of the round
         outcome = judge_tree(org.parent if draw.random() < 0.2 else org, None, None, checker)
-        assert (
-            outcome.verdict.answer in (verdict.GO, verdict.NO_GO, verdict.NOT_CHECKED)
-            and outcome.verdict.line
-        )
+        assert outcome.verdict.answer in (verdict.GO, verdict.NO_GO, verdict.NOT_CHECKED)
+        assert outcome.verdict.line
         found = summary.systems(outcome)
         for ruleset in {row.submission.ruleset for row in found}:
             rows = [summary.row(one, True) for one in found if one.submission.ruleset == ruleset]

@@ -21,9 +21,7 @@ SYSTEM = "dgx-1"
 
 
 def head(source):
-    return subprocess.run(
-        ["git", "-C", source, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return subprocess.check_output(["git", "-C", source, "rev-parse", "HEAD"], text=True).strip()
 
 
 @pytest.fixture
@@ -58,9 +56,8 @@ def call_for(system, results, output, source, *more):
     parser = argparse.ArgumentParser()
     package.add_arguments(parser)
     words = [results, "--org", "Example", "--system", system, "--source", source, *more]
-    return package.run(
-        parser.parse_args([str(word) for word in (*words, *(["-o", output] if output else []))])
-    )
+    words += ["-o", output] if output else []
+    return package.run(parser.parse_args([str(word) for word in words]))
 
 
 def test_an_installed_package_asks_for_the_checkout(tmp_path, results, monkeypatch):
@@ -90,8 +87,9 @@ def test_the_tree_of_the_rules(tmp_path, results, source):
     assert call(given, tmp_path / "out", source) == 0
     code = "Example/benchmarks/resnet/implementations/tensorflow"
     own = f"Example/benchmarks/resnet/{SYSTEM}"
-    copied = "LICENSE common/__init__.py compliance/rules/0.7.0.json pyproject.toml"
-    copied += " tools/requirements/dev.lock"
+    copied = (
+        "LICENSE common/__init__.py compliance/rules/0.7.0.json pyproject.toml tools/requirements/dev.lock"
+    )
     copied += (
         " resnet/README.md resnet/config.py resnet/init_datasets.sh resnet/run_and_time.sh resnet/setup.sh"
     )
@@ -105,17 +103,12 @@ def test_the_tree_of_the_rules(tmp_path, results, source):
     }
     assert state(given) == before
     described = json.loads((tmp_path / "out" / f"Example/systems/{SYSTEM}.json").read_text())
-    assert (described["submitter"], described["division"], described["status"]) == (
-        "Example",
-        "closed",
-        "onprem",
-    )
+    own_fields = [described[name] for name in ("submitter", "division", "status")]
+    assert own_fields == ["Example", "closed", "onprem"]
     implementation = json.loads((tmp_path / "out" / own / f"{SYSTEM}_tensorflow.json").read_text())
     assert tuple(implementation) == IMPLEMENTATION
-    log = f"results/{SYSTEM}/resnet/result_3.txt"
-    assert (tmp_path / "out" / "Example" / log).read_bytes() == (
-        given / log.removeprefix("results/")
-    ).read_bytes()
+    log = f"{SYSTEM}/resnet/result_3.txt"
+    assert (tmp_path / "out" / "Example" / "results" / log).read_bytes() == (given / log).read_bytes()
     assert not list(tmp_path.glob(".*"))
 
 
@@ -127,9 +120,8 @@ def test_every_benchmark_is_accepted_with_its_description(tmp_path, results, sou
     org = tmp_path / "out" / "Example"
     assert check([org], packaging=True).findings == []
     described = str(org / "systems" / f"{SYSTEM}.json")
-    assert all(
-        system_desc_checker.check_system_desc(described, "training", f"{n}.0")[0] for n in ("0.7", "1.0")
-    )
+    for ruleset in ("0.7.0", "1.0.0"):
+        assert system_desc_checker.check_system_desc(described, "training", ruleset)[0]
 
 
 def test_twice_gives_the_same_bytes(tmp_path, results, source):
@@ -172,9 +164,8 @@ def refused(results, output, source, *more, match):
 
 @pytest.mark.parametrize("change", [None, lambda record: record.update(smoke_run=False)])
 def test_smoke_runs_are_refused_though_run_json_hides_them(tmp_path, results, source, change):
-    refused(
-        results("resnet", smoke=True, count=5, change=change), tmp_path / "out", source, match="smoke run"
-    )
+    given = results("resnet", smoke=True, count=5, change=change)
+    refused(given, tmp_path / "out", source, match="smoke run")
 
 
 def test_a_practice_tree_says_so_in_every_path(tmp_path, results, source, capsys):
@@ -246,17 +237,10 @@ def test_a_log_without_a_record_and_a_record_without_a_log_are_refused(tmp_path,
     refused(given, tmp_path / "out", source, match="result_1.txt: is in run.json but not here")
 
 
-@pytest.mark.parametrize("level", ["log", "record", "benchmark", "system"])
-def test_links_are_not_followed(tmp_path, results, source, level):
+@pytest.mark.parametrize("name", ["resnet/result_0.txt", "resnet/run.json", "resnet", ""])
+def test_links_are_not_followed(tmp_path, results, source, name):
     given = results("resnet")
-    system = given / SYSTEM
-    path = {
-        "log": system / "resnet" / "result_0.txt",
-        "record": system / "resnet" / "run.json",
-        "benchmark": system / "resnet",
-        "system": system,
-    }[level]
-    secret = tmp_path / "secret"
+    path, secret = given / SYSTEM / name, tmp_path / "secret"
     path.rename(secret)
     path.symlink_to(secret)
     refused(given, tmp_path / "out", source, match="symbolic link")
@@ -284,10 +268,7 @@ def test_a_link_in_the_code_is_refused(tmp_path, results, source, tmp_path_facto
         (lambda record: record.update(implementation={"retraining": 3}), "lacks"),
         (lambda record: record.update(system="$(rm -rf /)"), "no name of a preset"),
         (lambda record: record.update(system_description="none"), "is no object"),
-        (
-            lambda record: record.update(system_description={"a": record["seed"]}),
-            "differ in 'system_description'",
-        ),
+        (lambda record: record.update(system_description={"a": record["seed"]}), "differ in 'system_descr"),
         (lambda record: record.update(files=None), "is not the file"),
     ],
 )

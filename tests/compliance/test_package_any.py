@@ -116,9 +116,7 @@ def test_logs_of_hpc_are_refused(lab, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    "how", [{"failed": (1, 2)}, {"seed": 1}, {}], ids=["failed", "equal seeds", "too few"]
-)
+@pytest.mark.parametrize("how", [{"failed": (1, 2)}, {"seed": 1}, {}], ids=["failed", "equal", "few"])
 def test_two_failed_runs_equal_seeds_and_too_few_runs_are_refused(lab, tmp_path, capsys, how):
     words = lab("5.0.0", **how)
     if not how:

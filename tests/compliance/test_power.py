@@ -27,11 +27,9 @@ def log(seconds=SECONDS, watts=700, *, first=START - 5000, step=1000, spread=20,
     noise = random.Random(seed)
     times = [first + step * n for n in range(1, round((seconds + 10) * 1000 / step))]
     times = [time for time in times if not gap or not gap[0] <= (time - START) / 1000 < gap[1]]
-    lines = (
-        [record("power_measurement_start", None, said.get("start", first))]
-        if said.get("start") is not False
-        else []
-    )
+    lines = []
+    if said.get("start") is not False:
+        lines.append(record("power_measurement_start", None, said.get("start", first)))
     if "efficiency" in said:
         lines.append(record("conversion_eff", said["efficiency"], first, measurement_type="AC"))
     lines += [record("power_reading", watts + noise.uniform(-spread, spread), time) for time in times]
@@ -56,15 +54,10 @@ def folder(tmp_path, nodes=1, texts=None, runs=10, **described):
     return place
 
 
-def found(place, rule=None):
+def found(place):
     """{rule: what it found} of the power logs."""
-    org = place.parents[2]
-    rows = [
-        one
-        for one in judge_tree(org, log_checker=submission_trees.verdicts).findings
-        if one.rule[:6] == "power."
-    ]
-    return {one.rule: one.found for one in rows}
+    findings = judge_tree(place.parents[2], log_checker=submission_trees.verdicts).findings
+    return {one.rule: one.found for one in findings if one.rule.startswith("power.")}
 
 
 # ------------------------------------------------------------------------------------------- energies
@@ -110,15 +103,11 @@ def test_the_stock_energy_is_that_of_the_stock_summarizer(tmp_path, name):
             theirs = None
     ours = power_logs.stock_energy(one, 250_000)
     assert ours == theirs if theirs is None else ours == pytest.approx(theirs, rel=1e-12)
-    switch = read(
-        tmp_path,
-        record("conversion_eff", 0.9, 0) + "\n" + record("interconnect_power_est", 50, 1),
-        "sw_0.txt",
-    )
+    text = record("conversion_eff", 0.9, 0) + "\n" + record("interconnect_power_est", 50, 1)
+    switch = read(tmp_path, text, "sw_0.txt")
     lines, _ = parser.parse_file(str(switch.path), "5.0.0")
-    assert power_logs.stock_energy(switch, 250_000) == pytest.approx(
-        summarizer._compute_power_sw(lines, 250_000)
-    )
+    theirs = summarizer._compute_power_sw(lines, 250_000)
+    assert power_logs.stock_energy(switch, 250_000) == pytest.approx(theirs)
 
 
 def test_the_score_takes_the_runs_that_the_time_s_score_takes():
@@ -210,9 +199,8 @@ def test_every_node_is_measured_and_none_is_a_copy(tmp_path):
     good = folder(tmp_path / "a", nodes=2, texts=lambda run, node: texts[node])
     assert list(found(good)) == ["power.nodes"] and "no log or estimate" in found(good)["power.nodes"]
     for run in range(10):
-        (good / "power" / f"result_{run}" / "sw_0.txt").write_text(
-            record("interconnect_power_est", 100, START)
-        )
+        estimate = record("interconnect_power_est", 100, START)
+        (good / "power" / f"result_{run}" / "sw_0.txt").write_text(estimate)
     assert found(good) == {}
     copied = folder(tmp_path / "b", nodes=2, texts=lambda run, node: texts[0])
     assert "node_1 has the readings of node_0 in result_0" in found(copied)["power.copies"]
@@ -232,13 +220,7 @@ def test_measured_switches_count_by_the_rules_and_not_for_the_stock_tool(tmp_pat
 
 def test_idle_readings_around_a_run_make_the_two_energies_differ(tmp_path):
     lines = [record("power_reading", 100, START - 300_000 + 1000 * n) for n in range(295)]
-    text = (
-        record("power_measurement_start", None, START - 300_000)
-        + "\n"
-        + "\n".join(lines)
-        + "\n"
-        + log(start=False)
-    )
+    text = "\n".join([record("power_measurement_start", None, START - 300_000), *lines, log(start=False)])
     place = folder(tmp_path, texts=lambda run, node: text)
     assert "210 kJ by the rules, 122 kJ by the stock tool" in found(place)["power.energy"]
 
@@ -298,17 +280,15 @@ def test_power_prints_both_energies_and_both_scores(tmp_path, capsys):
         run = read_run(one)
         target = place / "power" / one.stem / "node_0.txt"
         target.parent.mkdir(parents=True)
-        target.write_text(
-            log(600, first=round(run.run_start) - 5000, watts=500 if one.stem == "result_1" else 700)
-        )
+        watts = 500 if one.stem == "result_1" else 700
+        target.write_text(log(600, first=round(run.run_start) - 5000, watts=watts))
     assert call(tmp_path) == 0
     text = capsys.readouterr().out
     assert text.startswith("dgx-1/resnet: energy in kJ\n") and "W a node" in text
     assert call(tmp_path, "--format=json") == 0
     (row,) = json.loads(capsys.readouterr().out)
-    kept = [one["joules"] for one in row["runs"]][
-        1:4
-    ]  # All runs take ten minutes: the first and last are left out.
+    # All runs take ten minutes: the first and last are left out.
+    kept = [one["joules"] for one in row["runs"]][1:4]
     assert row["score_joules"] == pytest.approx(fmean(kept)) and row["remarks"] == []
     assert row["stock_score_joules"] == pytest.approx(row["score_joules"], rel=0.01)
 

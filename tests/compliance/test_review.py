@@ -99,10 +99,8 @@ def test_what_may_not_be_borrowed(tmp_path, own, other, reason):
 
 
 def test_a_round_is_left_alone(tmp_path):
-    sides = [
-        hyperparameters.read(runs(tmp_path / "own"), "6.0.0"),
-        hyperparameters.read(runs(tmp_path / "other", "Other", batch=64), "5.1.0"),
-    ]
+    own, other = runs(tmp_path / "own"), runs(tmp_path / "other", "Other", batch=64)
+    sides = hyperparameters.read(own, "6.0.0"), hyperparameters.read(other, "5.1.0")
     assert "OWN is of round 6.0.0, OTHER of 5.1.0" in borrow.compare(*sides).refused[0]
 
 
@@ -303,6 +301,5 @@ def test_every_recorded_fault_with_a_rule_of_its_own_is_noticed():
     expected = [row for row in recorded["rows"] if row.get("expected")]
     assert len(expected) >= 90 and [row["fault"] for row in expected if not row["noticed"]] == []
     assert recorded["faults"] >= 150 and recorded["noticed"] > 2 * recorded["by_stock"] * 0.9
-    assert (
-        recorded["published"]["refused_by_new_rules_alone"] == [] and recorded["published"]["folders"] >= 200
-    )
+    assert recorded["published"]["refused_by_new_rules_alone"] == []
+    assert recorded["published"]["folders"] >= 200

@@ -26,13 +26,8 @@ def test_the_fastest_and_the_slowest_are_dropped(tmp_path):
     assert card.left_out == (1, 3)
     assert card.score == pytest.approx(30)
     assert card.minutes == pytest.approx([30, 10, 20, 50, 40])
-    assert (card.benchmark, card.org, card.system, card.converged, card.epochs) == (
-        "resnet",
-        "Example",
-        "mine",
-        5,
-        40,
-    )
+    assert (card.benchmark, card.org, card.system) == ("resnet", "Example", "mine")
+    assert (card.converged, card.epochs) == (5, 40)
     assert card.spread == pytest.approx(40 / 30)
 
 
@@ -123,13 +118,13 @@ def test_different_benchmarks_in_one_folder_give_no_score(tmp_path):
 def test_odd_qualities_never_comply_and_never_raise(tmp_path, value):
     path = tmp_path / "result_0.txt"
     record = ':::MLLOG {"time_ms": %d, "key": "%s", "value": %s, "metadata": {"status": "success"}}'
-    keys = (
-        ("submission_benchmark", '"resnet"'),
-        ("run_start", "null"),
-        ("eval_accuracy", value),
-        ("run_stop", "null"),
-    )
-    path.write_text("\n".join(record % (1000 * i, key, v) for i, (key, v) in enumerate(keys)))
+    said = {
+        "submission_benchmark": '"resnet"',
+        "run_start": "null",
+        "eval_accuracy": value,
+        "run_stop": "null",
+    }
+    path.write_text("\n".join(record % (1000 * i, key, v) for i, (key, v) in enumerate(said.items())))
     assert not read_run(path).complies
 
 

@@ -57,9 +57,8 @@ def test_the_table_is_the_stock_summarizers(tmp_path, summarizer, detailed, batc
     # The stock rows have a factor of 1 only where there are logs; so have ours.
     assert {name for name, value in ours.items() if value in (None, "")} == empty
     for name in set(ours) - empty:
-        assert ours[name] == pytest.approx(theirs[name]) if isinstance(ours[name], float) else theirs[name], (
-            name
-        )
+        number = isinstance(ours[name], float)
+        assert ours[name] == pytest.approx(theirs[name]) if number else theirs[name], name
     key = f"{made.BENCHMARK}:time_to_train" if detailed else made.BENCHMARK
     assert ours[key] == pytest.approx(ours[key]) and ours[key] > 30
 
@@ -78,11 +77,8 @@ def test_the_committees_factor_goes_before_that_of_the_test(tmp_path):
 def test_a_factor_that_cannot_be_read_is_told_from_one_that_is_not_json(tmp_path):
     place = tmp_path / scaling.NAME
     assert scaling.factor(tmp_path, None) == (1.0, "", "")
-    for text, problem in (
-        ("{", "not JSON: "),
-        ("[" * 50_000, "not JSON: "),
-        ("1" * (1 << 17), "cannot be read: more"),
-    ):
+    problems = {"{": "not JSON: ", "[" * 50_000: "not JSON: ", "1" * (1 << 17): "cannot be read: more"}
+    for text, problem in problems.items():
         place.write_text(text)
         assert scaling.factor(tmp_path, None).problem.startswith(problem)
     place.unlink()

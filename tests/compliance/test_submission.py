@@ -51,11 +51,7 @@ CASES = {
     "two aborted runs": (changed(2, status="aborted"), ["tree.rcp", "tree.score"], ["convergence", "logs"]),
     "one broken log": (changed(1, more=[made.record("BROKEN")]), [], []),
     "two broken logs": (changed(2, more=[made.record("BROKEN")]), ["tree.score"], ["logs"]),
-    "a batch size without reference": (
-        [made.log(index, batch=10**6) for index in range(10)],
-        ["tree.rcp"],
-        ["convergence"],
-    ),
+    "a batch size without reference": (changed(10, batch=10**6), ["tree.rcp"], ["convergence"]),
     "different batch sizes": (changed(1, batch=16), ["tree.rcp"], ["crash: KeyError"]),
 }
 
@@ -124,10 +120,8 @@ def test_different_hyperparameters_are_advice(tmp_path):
     logs = [made.log(index).replace("0.0004", "0.0005" if index else "0.0004") for index in range(10)]
     outcome = judged(made.tree(tmp_path, logs=logs))
     (actual,) = outcome.findings
-    assert (actual.rule, actual.severity) == (
-        "tree.settings",
-        "advice",
-    ) and "opt_base_learning_rate" in actual.fix
+    assert (actual.rule, actual.severity) == ("tree.settings", "advice")
+    assert "opt_base_learning_rate" in actual.fix
 
 
 @pytest.mark.parametrize(
@@ -139,11 +133,7 @@ def test_different_hyperparameters_are_advice(tmp_path):
         ({"division": None}, "v0.7", True),
         ({"status": "onprem"}, "v4.0", False),
         ({"status": "onprem"}, "v4.1", True),
-        (
-            {"host_networking": ["a", "b"], "host_processor_vcpu_count": 64, "sw_notes": {"a": 1}},
-            "v5.0",
-            False,
-        ),
+        ({"host_networking": ["a"], "host_processor_vcpu_count": 64, "sw_notes": {"a": 1}}, "v5.0", False),
         ({"accelerators_per_node": 8}, "v5.0", True),
         ({"submitter": ["Example"]}, "v3.0", True),
         ({"cooling": ""}, "v5.0", False),
@@ -151,10 +141,7 @@ def test_different_hyperparameters_are_advice(tmp_path):
 )
 def test_a_description_is_refused_where_the_round_refuses_it(tmp_path, changes, ruleset, refused):
     org = made.tree(tmp_path, described=made.description(**changes), ruleset=ruleset)
-    found = [
-        one for one in judged(org).findings if one.rule.startswith("system.") and one.severity == "error"
-    ]
-    assert bool(found) == refused
+    assert any(rule.startswith("system.") for rule in rules_of(judged(org))) == refused
 
 
 HOSTILE = {
@@ -205,9 +192,8 @@ def test_what_makes_a_folder_a_checkout_is_no_part_of_the_submission(tmp_path):
     (org / ".github" / "workflows").mkdir(parents=True)
     (org / ".github" / "workflows" / "a file.yml").write_text("")
     (org / ".pre-commit-config.yaml").write_text("")
-    assert [one.rule for one in judged(org).findings] == ["tree.name"] * 3, (
-        "no checkout: it would be submitted"
-    )
+    # It is no checkout: these files would be submitted.
+    assert [one.rule for one in judged(org).findings] == ["tree.name"] * 3
     (org / ".git").mkdir()
     outcome = judged(org)
     assert outcome.verdict.line == "go"
@@ -225,10 +211,8 @@ def test_several_submitters_have_one_verdict(tmp_path):
     shutil.rmtree(org / "systems")
     outcome = judged(org.parent)
     assert outcome.verdict.line.startswith("no-go: Example: ")
-    assert [one.verdict.answer for one in sorted(outcome.submissions, key=lambda one: one.path)] == [
-        verdict.GO,
-        verdict.NO_GO,
-    ]
+    answers = {one.path.name: one.verdict.answer for one in outcome.submissions}
+    assert answers == {"Another": verdict.GO, "Example": verdict.NO_GO}
 
 
 def test_a_part_of_a_submission_is_not_judged_as_one(tmp_path):
@@ -240,10 +224,8 @@ def test_a_part_of_a_submission_is_not_judged_as_one(tmp_path):
 
 def test_logs_below_a_benchmarks_folder_are_not_runs(tmp_path):
     org = made.tree(tmp_path)
-    for place in (
-        org / "results" / made.SYSTEM / made.BENCHMARK / "raw",
-        org / "benchmarks" / made.BENCHMARK,
-    ):
+    raw = org / "results" / made.SYSTEM / made.BENCHMARK / "raw"
+    for place in (raw, org / "benchmarks" / made.BENCHMARK):
         place.mkdir(exist_ok=True)
         (place / "result_0.txt").write_text("nothing")
     outcome = judged(org)

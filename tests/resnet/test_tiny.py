@@ -51,9 +51,8 @@ def test_records_have_the_imagenet_layout(data_dir):
         assert set(counts) == set(range(1, tiny.NUM_CLASSES + 1))
         assert max(counts.values()) - min(counts.values()) <= 1
         with Image.open(io.BytesIO(examples[0]["image/encoded"].bytes_list.value[0])) as image:
-            assert (
-                image.format == "JPEG" and image.size == (tiny.TINY.image_size,) * 2 and image.mode == "RGB"
-            )
+            assert image.format == "JPEG" and image.size == (tiny.TINY.image_size,) * 2
+            assert image.mode == "RGB"
 
 
 def test_the_training_input_reads_it(data_dir):

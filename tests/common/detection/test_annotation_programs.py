@@ -210,9 +210,8 @@ def test_a_file_that_names_another_picture_than_its_own_goes_by_the_size_or_is_s
     with Image.open(tmp_path / "p0.jpg") as first:
         first.resize((WIDTH + 8, HEIGHT)).save(tmp_path / "p1.jpg")
     (image,), *_, report = annotate((WIDTH + 8, HEIGHT))
-    assert image["file_name"] == "p1.jpg" and not any(
-        "names another picture" in one for one in report.suspicious
-    )
+    assert image["file_name"] == "p1.jpg"
+    assert not any("names another picture" in one for one in report.suspicious)
 
 
 def test_pictures_that_no_annotation_names_are_said(tmp_path):

@@ -140,10 +140,8 @@ def test_a_size_is_read_as_meant_and_a_wrong_one_is_one_line(tmp_path, size):
     values, wrong = content(), size in WRONG_SIZES
     values["images"][0] |= dict(zip(("width", "height"), size))
     images, objects, _, report = coco(tmp_path, values)
-    assert (
-        len(images) == len(objects) == 2 - wrong
-        and ["p0.jpg" in line for line in report.lines] == [True] * wrong
-    )
+    assert len(images) == len(objects) == 2 - wrong
+    assert ["p0.jpg" in line for line in report.lines] == [True] * wrong
     assert {(image["width"], image["height"]) for image in images} == {(WIDTH, HEIGHT)}
 
 

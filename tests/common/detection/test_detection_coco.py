@@ -130,9 +130,8 @@ def test_bad_objects_are_dropped_from_training_by_name_and_refused_in_evaluation
     bad = content["annotations"][3]
     bad.update(change)
     annotations, files, dropped = write(tmp_path, content)
-    assert (
-        len(dropped) == 1 and f"image {bad['image_id']}, annotation 4: " in dropped[0] and why in dropped[0]
-    )
+    assert len(dropped) == 1 and f"image {bad['image_id']}, annotation 4: " in dropped[0]
+    assert why in dropped[0]
     count = sum(len(coco_records.parse(tf.constant(r))["labels"]) for f in files for r in tfrecords.read(f))
     assert count == len(content["annotations"]) - 1
     if "bbox" not in change or why == "no area":

@@ -202,9 +202,8 @@ def test_a_single_replica_of_many_is_exported_alone(folder):
     config = dataclasses.replace(network.config(4), replicas="single")
     manifest = write(network.Task(to_export(config)), config, str(folder / "alone"), "none", print)
     assert (manifest["num_replicas"], manifest["replicas_of_the_run"]) == (1, 4)
-    assert (
-        manifest["programs"][0]["exchanges"] == [] and manifest["programs"][0]["inputs"][0]["shape"][0] == 2
-    )
+    assert manifest["programs"][0]["exchanges"] == []
+    assert manifest["programs"][0]["inputs"][0]["shape"][0] == 2
 
 
 def test_sums_within_hosts_need_the_size_of_a_host():

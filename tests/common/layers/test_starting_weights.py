@@ -130,10 +130,8 @@ def test_a_file_of_ones_own_without_a_digest_is_unverified(server, tmp_path):
     mine.symlink_to(folder / name)
     done = init("ssd", tmp_path / "w", WEIGHTS_FILE=str(mine))
     assert done.returncode == 0, done.stderr
-    assert (
-        done.stdout.startswith(f"unverified SHA-256 {digest}: ")
-        and (tmp_path / "w/mine-20250131.npz").exists()
-    )
+    assert done.stdout.startswith(f"unverified SHA-256 {digest}: ")
+    assert (tmp_path / "w/mine-20250131.npz").exists()
     assert mine.exists()
     done = init("ssd", tmp_path / "v", WEIGHTS_FILE=str(mine), WEIGHTS_SHA256=digest.upper())
     assert "verified   SHA-256" in done.stdout and "by 64 digits" in done.stdout

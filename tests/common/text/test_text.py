@@ -44,9 +44,8 @@ def test_characters_unseen_come_back(vocabulary):
 
 def test_a_vocabulary_is_the_same_when_read_again(vocabulary):
     again = subwords.Subwords(vocabulary.path)
-    assert len(again) == len(vocabulary) and [again.encode(x) for x in LINES] == [
-        vocabulary.encode(x) for x in LINES
-    ]
+    assert len(again) == len(vocabulary)
+    assert [again.encode(x) for x in LINES] == [vocabulary.encode(x) for x in LINES]
 
 
 def test_every_line_of_newstest_comes_back(tmp_path):

@@ -83,9 +83,8 @@ def test_the_loop_never_waits_for_an_evaluation_that_fits_into_a_block(tmp_path)
     seen = [e for e in loop(Pooled, tmp_path).run() if not isinstance(e, events.Progress)]
     evaluated = [e for e in seen if isinstance(e, events.Evaluated)]
     assert [e.block.index for e in evaluated] == [0, 1, 2]
-    assert not any(e.details["main"] for e in evaluated) and all(
-        1 <= e.details["workers"] <= 2 for e in evaluated
-    )
+    assert not any(e.details["main"] for e in evaluated)
+    assert all(1 <= e.details["workers"] <= 2 for e in evaluated)
     # The first two evaluations end only after the second step of the next block, so the loop did not wait for them.
     started = [e for e in seen if isinstance(e, events.BlockStarted)]
     for event, following in zip(evaluated, started[1:]):
