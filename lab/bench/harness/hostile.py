@@ -3,6 +3,7 @@
 A member of an archive is (name, content). An archive can be written with false names and sizes.
 """
 
+import contextlib
 import copy
 import io
 import json
@@ -214,17 +215,18 @@ def mutate_export(source: Path, target: Path, rng: random.Random) -> str:
         "index bytes": lambda: index.write_bytes(mutate_bytes(index.read_bytes(), rng)),
         "data bytes": lambda: data.write_bytes(mutate_bytes(data.read_bytes(), rng)),
         "operation": lambda: change_graph(graph, rng, _operation),
-        "attribute": lambda: change_graph(graph, rng, _attribute),
-        "constant": lambda: change_graph(graph, rng, _constant),
-        "object": lambda: change_graph(graph, rng, _object),
-        "call": lambda: change_graph(graph, rng, _call),
+        "node": lambda: change_graph(graph, rng, lambda made, _: mutate_message(random_node(made, rng), rng)),
+        "object": lambda: change_graph(
+            graph, rng, lambda made, _: mutate_message(made.object_graph_def, rng)
+        ),
+        "any field": lambda: change_graph(graph, rng, mutate_message),
         "link": lambda: _link(rng.choice((about, graph, index, data)), rng),
         "pipe": lambda: _pipe(rng.choice((about, graph))),
         "other graph": lambda: (target / rng.choice(("saved_model.cpb", "saved_model.pbtxt"))).write_bytes(
             b"x"
         ),
     }
-    name = rng.choice((*kinds, *["about", "operation", "attribute"] * 2))
+    name = rng.choice((*kinds, *["about", "operation", "node"] * 2))
     kinds[name]()
     return name
 
@@ -249,50 +251,27 @@ def _operation(graph: Any, rng: random.Random) -> None:
     random_node(graph, rng).op = rng.choice(OPERATIONS)
 
 
-def _attribute(graph: Any, rng: random.Random) -> None:
-    node = random_node(graph, rng)
-    name = rng.choice([*node.attr, "T"])
-    value = node.attr[name]
-    choice = rng.randrange(5)
-    if choice == 0:
-        value.type = rng.randrange(0, 40)
-    elif choice == 1:
-        value.i = rng.choice((-1, 0, 2**40, HUGE))
-    elif choice == 2:
-        value.shape.dim.add().size = rng.choice((-5, HUGE))
-    elif choice == 3:
-        value.s = b"\xff" * rng.choice((1, 10_000))
-    else:
-        value.func.name = rng.choice(("missing", EVIL))
-
-
-def _constant(graph: Any, rng: random.Random) -> None:
-    tensor = random_node(graph, rng, "Const").attr["value"].tensor
-    del tensor.tensor_shape.dim[:]
-    for _ in range(rng.choice((1, 1, 3))):
-        tensor.tensor_shape.dim.add().size = rng.choice((HUGE, 2**20, 2**31, 0, -1, 7))
-
-
-def _object(graph: Any, rng: random.Random) -> None:
-    node = rng.choice(graph.object_graph_def.nodes)
-    choice = rng.randrange(4)
-    if choice == 0:
-        node.asset.asset_file_def_index = 0
-    elif choice == 1:
-        node.user_object.identifier = rng.choice(("_tf_keras_model", "optimizer", EVIL))
-    elif choice == 2:
-        node.registered_name = rng.choice(("Custom.Evil", EVIL))
-    else:
-        node.children.add(node_id=rng.choice((0, 10**6, -1)), local_name="x")
-
-
-def _call(graph: Any, rng: random.Random) -> None:
-    functions = [f for f in graph.graph_def.library.function if "traced" not in f.signature.name]
-    node = (
-        random_node(graph, rng, "StatefulPartitionedCall") if rng.random() < 0.5 else random_node(graph, rng)
-    )
-    node.op = "StatefulPartitionedCall"
-    node.attr["f"].func.name = rng.choice(functions).signature.name
+def mutate_message(message: Any, rng: random.Random) -> None:
+    """Gives one random field that is set, at any depth of a protocol buffer, another value."""
+    while fields := message.ListFields():
+        field, value = rng.choice(fields)
+        if field.message_type:
+            if field.is_repeated:
+                keys = list(value) if field.message_type.GetOptions().map_entry else range(len(value))
+                value = value[rng.choice(keys)]
+            if not hasattr(value, "ListFields"):  # A map of texts or numbers.
+                return
+            message = value
+            continue
+        others = {bool: (True, False), str: ("", "missing", EVIL), bytes: (b"\xff", b"\xff" * 10_000)}
+        numbers = (-1, 0, 7, 40, 2**20, 2**31 - 1, HUGE)
+        with contextlib.suppress(ValueError, TypeError):  # A number beyond the field's type.
+            new = rng.choice(others.get(type(value[0] if field.is_repeated else value), numbers))
+            if field.is_repeated:
+                value[rng.randrange(len(value))] = new
+            else:
+                setattr(message, field.name, new)
+        return
 
 
 def _link(path: Path, rng: random.Random) -> None:
