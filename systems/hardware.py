@@ -9,12 +9,7 @@ from pathlib import Path
 from common import machine_tools
 from systems.schema import FIELDS, NAMES
 
-_STACK = (
-    "tf-keras",
-    "numpy",
-    "horovod",
-    "mlperf-logging",
-)  # reported in `other_software_stack` if installed
+_STACK = ("tf-keras", "numpy", "horovod", "mlperf-logging")  # reported in `other_software_stack` if installed
 
 
 def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:

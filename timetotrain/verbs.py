@@ -36,11 +36,7 @@ VERBS = {
     "weights": Verb("fetch public weights to start from", "timetotrain.use.weights"),
     "predict": Verb("apply a trained model to files", "timetotrain.use.predict"),
     "export": Verb("write a trained model for other programs", "timetotrain.use.export"),
-    "search": Verb(
-        "look for good rates, batches or any field",
-        "timetotrain.search.__main__",
-        (),
-    ),
+    "search": Verb("look for good rates, batches or any field", "timetotrain.search.__main__", ()),
     "study": Verb("run a study on real data", "lab.studies.__main__", ()),
     "launch": Verb("start a command in several processes", "timetotrain.launch.__main__", ()),
     "check": Verb("check logs, results and submissions", "compliance.command"),

@@ -114,9 +114,7 @@ class Row:
 
 def _batch(study: Study, k: int, rate: float, warmup: float = 0.0) -> tuple[str, ...]:
     return settings(
-        global_batch_size=study.batch * k,
-        optimizer__base_learning_rate=rate,
-        schedule__warmup_epochs=warmup,
+        global_batch_size=study.batch * k, optimizer__base_learning_rate=rate, schedule__warmup_epochs=warmup
     )
 
 

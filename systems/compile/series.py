@@ -128,11 +128,7 @@ def _put(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> di
 
 
 def compile_all(
-    presets: Iterable[Preset],
-    program: str,
-    again: bool,
-    say: Callable[[str], None],
-    results: Path = RESULTS,
+    presets: Iterable[Preset], program: str, again: bool, say: Callable[[str], None], results: Path = RESULTS
 ) -> int:
     """Compiles every preset that has no record; returns how many presets have a program that misses.
 

@@ -80,20 +80,12 @@ def put_preset(record: dict[str, Any], results: Path = RESULTS) -> None:
       UserError: the folder cannot be written; the functions below raise it too.
     """
     system = record["system"]
-    _change(
-        record["benchmark"],
-        results,
-        lambda kept: Kept({**kept.presets, system: record}, kept.programs),
-    )
+    _change(record["benchmark"], results, lambda kept: Kept({**kept.presets, system: record}, kept.programs))
 
 
 def put_program(benchmark: str, report: dict[str, Any], results: Path = RESULTS) -> None:
     """Stores a program's report, replacing an earlier one of the same name."""
-    _change(
-        benchmark,
-        results,
-        lambda kept: Kept(kept.presets, {**kept.programs, name_of(report): report}),
-    )
+    _change(benchmark, results, lambda kept: Kept(kept.presets, {**kept.programs, name_of(report): report}))
 
 
 def prune(results: Path = RESULTS) -> None:

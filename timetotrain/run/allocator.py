@@ -12,10 +12,7 @@ from common.config.schema import RunConfig
 
 # (parameter number in glibc's malloc.h, value); values are in bytes, except the number of arenas.
 _SETTINGS = (
-    (
-        -8,
-        1,
-    ),  # M_ARENA_MAX: other arenas use 64 MiB heaps and do not keep larger blocks.
+    (-8, 1),  # M_ARENA_MAX: other arenas use 64 MiB heaps and do not keep larger blocks.
     (-1, (1 << 31) - 1),  # M_TRIM_THRESHOLD: never return free memory at the heap's end.
     (-2, 1 << 26),  # M_TOP_PAD: growth increment of the heap.
 )

@@ -147,11 +147,7 @@ def _dry_run(task: Any, said: dict[str, Any]) -> int:
         loss, seconds, used = Probe(loop).one_step()
         backend.close()
     if process.main:
-        times = {
-            "build_seconds": built - started,
-            "step_seconds": seconds,
-            "step_processor_seconds": used,
-        }
+        times = {"build_seconds": built - started, "step_seconds": seconds, "step_processor_seconds": used}
         memory = {}
         if rule := automatic.rule_of(benchmarks.module(task.config.benchmark, "presets")):
             train, evaluation = fitting_batch.example_bytes(rule, task.config)

@@ -7,12 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from common.config import overrides as configs
 from common.errors import UserError

@@ -16,12 +16,7 @@ from lab.bench.harness import ROOT
 
 RESULTS = ROOT / "lab/bench/results"
 # Flags of /proc/cpuinfo, the fastest instructions first; they decide which oneDNN kernels run, and how fast.
-_INSTRUCTIONS = {
-    "amx_bf16": "AMX",
-    "avx512_bf16": "AVX-512 with bf16",
-    "avx512f": "AVX-512",
-    "avx2": "AVX2",
-}
+_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bf16", "avx512f": "AVX-512", "avx2": "AVX2"}
 
 
 def head(*packages: str) -> dict[str, Any]:
