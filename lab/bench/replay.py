@@ -3,15 +3,13 @@
 Needs numpy and jax (any build: CPU, CUDA, TPU), but not TensorFlow; docs/replay.md says more.
 
     python -m resnet --system=v100-8 --config.precision=bf16 --export=DIR          # where TensorFlow is
-    python -m lab.bench.replay DIR [--steps N] [--peak TFLOPS] [--profile DIR] [--json FILE] [--torch PYTHON]
+    python -m lab.bench.replay DIR [--steps N] [--peak TFLOPS] [--profile DIR] [--json FILE]
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from common.distributed import pjrt_program
-from lab.bench.harness import ROOT
 from lab.bench.programs.figures import EXACT_FLAGS, peak_of, show, speed, verdict
 from lab.bench.programs.replayed import Replay
 
@@ -65,24 +62,6 @@ def devices(count: int, precision: str) -> list[Any]:
     return present
 
 
-def torch_rows(python: str, folder: Path, options: argparse.Namespace) -> list[dict]:
-    """Returns PyTorch's rows, eager and compiled, as lab/bench/gpu measures them; runs in PyTorch's interpreter."""
-    rows = []
-    with tempfile.NamedTemporaryFile() as lock:
-        job = {"export": str(folder.absolute()), "lock": lock.name}
-        job |= {"rounds": options.rounds, "steps": max(options.steps, 1)}
-        for mode in ("torch", "torch_compiled"):
-            script = [python, "-m", "lab.bench.gpu.child", json.dumps(job | {"job": mode})]
-            done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-                print(f"{mode}: left out: {last}", file=sys.stderr)
-                continue
-            told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-            rows += [{"mode": mode, **one["result"]} for one in told if "result" in one]
-    return rows
-
-
 def run(folder: Path, manifest: dict, program: dict, options: argparse.Namespace) -> dict[str, Any]:
     """Checks and times one program."""
     import jax
@@ -120,9 +99,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", metavar="DIR", help="write a trace")
     parser.add_argument("--save", metavar="FILE", help="write the state after the first step, an npz")
     parser.add_argument("--json", metavar="FILE", help="write the report")
-    parser.add_argument(
-        "--torch", metavar="PYTHON", help="an interpreter with PyTorch: its figures, in the same run"
-    )
     return parser
 
 
@@ -138,8 +114,6 @@ def main() -> None:
         known = ", ".join(p["name"] for p in manifest["programs"])
         reason = manifest["refused"].get(options.program, f"known: {known}")
         sys.exit(f"error: --program={options.program}: not in {options.folder}; {reason}")
-    # Before jax starts, because jax then keeps most of a GPU's memory.
-    torch = torch_rows(options.torch, options.folder, options) if options.torch else []
     device = devices(manifest["num_replicas"], manifest["precision"])[0]
     about = {
         key: manifest[key]
@@ -159,14 +133,8 @@ def main() -> None:
     for program in programs:
         reports.append(run(options.folder, manifest, program, options))
         show(reports[-1])
-    for row in torch:
-        print(f"{row['mode']}: {row['ms']:.2f} ms, {row['examples_per_second']:.1f} examples/s")
-    # Batches of several lengths have several programs; PyTorch's has only one.
-    if torch and len(reports) == 1 and reports[0].get("ms"):
-        reports[0]["of_best_torch"] = min(row["ms"] for row in torch) / reports[0]["ms"]
-        print(f"{reports[0]['of_best_torch']:.2f} x the best of torch's speed")
     if options.json:
-        whole = {**about, **machine, "versions": versions, "programs": reports, "torch": torch}
+        whole = {**about, **machine, "versions": versions, "programs": reports}
         Path(options.json).write_text(json.dumps(whole, indent=1) + "\n")
     sys.exit(any(report["differs"] for report in reports))
 

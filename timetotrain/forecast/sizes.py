@@ -14,6 +14,7 @@ from timetotrain.forecast import answer
 from timetotrain.forecast.answer import Answer
 
 MOST = 16_384  # Accelerators of the largest size that is shown.
+_BLUE, _ORANGE = "#4c72b0", "#dd8452"
 
 
 def known(benchmark: str, chip: dict[str, Any], per_node: int, most: int = MOST) -> list[Estimate]:
@@ -72,10 +73,28 @@ def _best(size: Estimate | None, cost: money.Price | None, limit: str, which: st
 
 
 def _plot(path: Path, estimates: list[Estimate], cost: money.Price | None, title: str) -> None:
+    """Plots minutes with their interval, and dollars, against the number of accelerators."""
     try:
-        from systems.forecast import plot
+        import matplotlib
 
-        plot.sizes(path, estimates, cost, title)
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+
+        many, low, high, minutes = zip(*((s.accelerators, s.low, s.high, s.minutes) for s in estimates))
+        figure, axes = pyplot.subplots(figsize=(7, 4.2))
+        axes.fill_between(many, low, high, color=_BLUE, alpha=0.2)
+        axes.plot(many, minutes, "o-", color=_BLUE)
+        axes.set(xscale="log", yscale="log", xlabel="accelerators", ylabel="minutes", title=title)
+        axes.set_xscale("log", base=2)
+        axes.yaxis.label.set_color(_BLUE)
+        if cost:
+            right = axes.twinx()
+            right.plot(many, [_usd(cost, size) for size in estimates], "s--", color=_ORANGE)
+            right.set(yscale="log", ylabel="USD a run, cheapest offer")
+            right.yaxis.label.set_color(_ORANGE)
+        figure.tight_layout()
+        figure.savefig(path, dpi=110)
+        pyplot.close(figure)
     except ImportError as error:
         raise UserError(
             f"--plot={path}: needs matplotlib ({error}); install it, or leave out --plot"
