@@ -50,8 +50,8 @@ def compile_preset(
 
     Returns:
       {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "lengths": batch lengths of
-        the programs, if there are several, "partial": steps with only some shapes compiled, "error": why this attempt
-        failed (the programs are then those of an earlier attempt)}.
+        the programs, if there are several, "error": why this attempt failed (the programs are then those of an earlier
+        attempt)}.
     """
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         try:
@@ -88,10 +88,7 @@ def keep(
     shapes: Sequence[int] = (),
     results: Path = RESULTS,
 ) -> dict[str, Any]:
-    """Writes and returns a preset's record, given the reports on its programs.
-
-    Compiling a single shape, such as "train-2", leaves the record "partial" until one call compiles all "train"
-    programs.
+    """Returns a preset's record, given the reports on its programs; writes it unless `program` is a single shape.
 
     Args:
       shapes: `lengths` of the export.
@@ -108,17 +105,9 @@ def keep(
     rest = {"kind": kind, "replicas": replicas, "programs": programs}
     if shapes:
         rest["lengths"] = list(shapes)
-    if partial := _partial(before, program):
-        rest["partial"] = sorted(partial)
+    if "-" in program:
+        return {"benchmark": benchmark, "system": system} | rest
     return _put(benchmark, system, rest, results)
-
-
-def _partial(before: dict[str, Any], program: str) -> set[str]:
-    """Steps ("train" or "eval") with only some shapes compiled, after `program` is added to a record."""
-    partial, (step, _, shape) = set(before.get("partial", ())), program.partition("-")
-    if not shape:
-        return partial - ({"train", "eval"} if step == "both" else {step})
-    return partial if program in before.get("programs", {}) else partial | {step}
 
 
 def _put(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> dict[str, Any]:
@@ -149,7 +138,7 @@ def compile_all(
         reason = misses(record, results)
         say(f"{benchmark} {system}: {reason or 'compiles and fits'}")
         missed += bool(reason)
-    if not failed:
+    if not failed and "-" not in program:
         store.prune(results)
     return missed
 
@@ -170,7 +159,4 @@ def misses(record: dict[str, Any], results: Path = RESULTS) -> str:
         if not report["fits"]:
             needed, held = (report[part] / 2**30 for part in ("needed_bytes", "device_bytes"))
             return f"{name} does not fit: {needed:.1f} of {held:.0f} GiB"
-    if "partial" in record:
-        names = ", ".join(sorted(record["programs"]))
-        return f"compiled are {names} alone; compile all of {' and '.join(record['partial'])}"
     return ""

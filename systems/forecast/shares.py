@@ -33,7 +33,7 @@ _ACCELERATORS = {
 def of_preset(benchmark: str, system: str) -> dict[str, float] | None:
     """The share of a step by kind of operation, largest first; None if no whole step is compiled for a TPU."""
     record = series.record_of(benchmark, system, RESULTS)
-    if not record or record["kind"] not in _ACCELERATORS or "train" in record.get("partial", ()):
+    if not record or record["kind"] not in _ACCELERATORS:
         return None
     kind, reports = record["kind"], series.reports(record, RESULTS)
     clock = target(kind, 1).megahertz

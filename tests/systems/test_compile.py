@@ -14,7 +14,6 @@ import pytest
 from common.errors import UserError
 from systems.compile import document, run, series, store, worker
 from systems.compile.targets import kind_of_preset, target
-from systems.forecast import shares
 from tests.systems.test_compile_hlo import PROGRAM
 from timetotrain.forecast import compile as command
 from timetotrain.forecast import presets
@@ -248,23 +247,13 @@ def test_a_program_that_the_export_lacks_is_one_line(
     )
 
 
-def test_a_preset_with_one_of_its_shapes_is_not_compiled(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "name_of", lambda report: report["name"])
-    monkeypatch.setattr(series, "reports", lambda record, results: {})
+def test_one_of_a_presets_shapes_alone_is_not_recorded(tmp_path: pathlib.Path) -> None:
+    report = {"digest": "d", "target": "t", "compiler": "c", "replicas": 256, "fits": True}
     keep = functools.partial(series.keep, "maskrcnn", "tpu-v3-256", "tpu-v3", results=tmp_path)
-    record = keep("train-1", {"train-1": {"name": "b", "replicas": 256}})
-    assert record["partial"] == ["train"]
-    assert series.misses(record, tmp_path) == "compiled are train-1 alone; compile all of train"
-    monkeypatch.setattr(shares, "RESULTS", tmp_path)
-    assert shares.of_preset.__wrapped__("maskrcnn", "tpu-v3-256") is None
-    assert "partial" in keep("eval", {"eval": {"name": "c", "replicas": 256}})
-    both = {"train-0": {"name": "a", "replicas": 256}, "train-1": {"name": "b", "replicas": 256}}
-    record = keep("train", both)
-    assert "partial" not in record and series.misses(record, tmp_path) == ""
-    # One of them anew.
-    assert "partial" not in keep("train-0", {"train-0": {"name": "d", "replicas": 256}})
+    assert keep("train-1", {"train-1": report})["programs"] == {"train-1": "d-t-256-c"}
+    assert series.record_of("maskrcnn", "tpu-v3-256", tmp_path) is None
+    record = keep("train", {"train-0": report, "train-1": report})
+    assert series.record_of("maskrcnn", "tpu-v3-256", tmp_path) == record
 
 
 def test_every_result_belongs_to_a_preset() -> None:
