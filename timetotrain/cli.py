@@ -67,11 +67,7 @@ def call(name: str, words: Sequence[str]) -> int:
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    """Returns the parser of the verb `name`.
-
-    Raises:
-      UserError: the verb is not part of this installation.
-    """
+    """Returns the parser of the verb `name`. Raises UserError: the verb is not part of this installation."""
     verb = VERBS[name]
     module = load(name, verb)
     if verb.words is not None:

@@ -27,11 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes or serves the page; returns the exit status.
-
-    Raises:
-      UserError: from the report or the page.
-    """
+    """Writes or serves the page; returns the exit status. Raises UserError: from the report or the page."""
     if options.serve or options.follow or options.tensorboard:
         options.result = options.path
         return command.run(options)

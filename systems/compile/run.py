@@ -49,11 +49,7 @@ def compiler_python(platform: str) -> str:
 
 
 def versions(platform: str) -> dict[str, str]:
-    """{package: version} of the platform's compiler.
-
-    Raises:
-      UserError: the compiler is not installed.
-    """
+    """{package: version} of the platform's compiler. Raises UserError: the compiler is not installed."""
     command = [compiler_python(platform), "-m", f"{_PACKAGE}systems.compile.worker"]
     done = subprocess.run(
         command, cwd=None if INSTALLED else ROOT, capture_output=True, text=True, check=True,

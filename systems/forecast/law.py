@@ -253,11 +253,7 @@ class Estimate:
 
 
 def known(benchmark: str) -> str:
-    """The benchmark.
-
-    Raises:
-      UserError: nothing is published of it.
-    """
+    """The benchmark. Raises UserError: nothing is published of it."""
     names = scores.benchmarks()
     if benchmark not in names:
         raise UserError(

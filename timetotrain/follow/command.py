@@ -62,11 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find(path: pathlib.Path) -> pathlib.Path:
-    """Returns the history of a run.
-
-    Raises:
-      UserError: there is none.
-    """
+    """Returns the history of a run. Raises UserError: there is none."""
     if os.path.isdir(path):
         histories = [*path.rglob("history_*.jsonl"), *path.glob(history.NAME)]
         newest = max(histories, key=lambda p: p.stat().st_mtime, default=None)

@@ -76,11 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the forecast and returns 0.
-
-    Raises:
-      UserError: a name is unknown, or a flag makes no sense.
-    """
+    """Prints the forecast and returns 0. Raises UserError: a name is unknown, or a flag makes no sense."""
     from systems.forecast.accelerators import Given
     from timetotrain.forecast import answer
 

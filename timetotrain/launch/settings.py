@@ -41,11 +41,7 @@ def name_of(hardware: str) -> str:
 
 
 def load(name: str) -> list[Setting]:
-    """Reads systems/launch/<name>.json.
-
-    Raises:
-      UserError: the file does not exist or is malformed.
-    """
+    """Reads systems/launch/<name>.json. Raises UserError: the file does not exist or is malformed."""
     path = FOLDER / f"{name}.json"
     known = sorted(other.stem for other in FOLDER.glob("*.json"))
     if name not in known:

@@ -87,11 +87,7 @@ def text(value: Any) -> str:
 
 
 def axes(space: Space) -> dict[str, list[Any]]:
-    """Returns every field's values, for a grid.
-
-    Raises:
-      UserError: a range has no step.
-    """
+    """Returns every field's values, for a grid. Raises UserError: a range has no step."""
     for field, values in space.items():
         if not isinstance(values, CategoricalDistribution) and (values.step is None or values.log):
             raise UserError(
