@@ -10,10 +10,10 @@ import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from common.errors import UserError
-from lab.studies import legw_report, runner
+from lab.studies import legw_report
 from lab.studies.data import ROOT
 from lab.studies.runner import Identity, Runner, identity, published, settings
 
@@ -23,12 +23,13 @@ BASED = ("legw", "competitors")  # Parts that use the base rate.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Study(runner.Study):
-    """The parts of a study that differ between the benchmarks.
+class Study:
+    """A study of one benchmark.
 
     Attributes:
-      batch: global batch of the preset.
-      rate: base rate of the preset.
+      data: makes the data folder and returns it.
+      flags: flags of every run.
+      batch, rate: global batch and base rate of the preset.
       factors: factors by which the batch is multiplied.
       never: a quality target that no run meets, so that all train for their epochs.
       lower_is_better: True for perplexity, False for accuracy.
@@ -52,6 +53,11 @@ class Study(runner.Study):
       base: flags of LEGW's runs that replace the preset's base rate and warmup.
     """
 
+    name: str
+    benchmark: str
+    preset: str
+    data: Callable[[], pathlib.Path]
+    flags: tuple[str, ...] = ()
     batch: int
     rate: float
     factors: tuple[int, ...]
@@ -245,8 +251,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
 def _from_base(study: Study, args: argparse.Namespace) -> Study:
     """Returns the study with the base rate and warmup from the arguments for LEGW; it has its own table.
 
-    Raises:
-      UserError: the base rate is missing or not above 0, the warmup is below 0, or a part has no use for them.
+    Raises UserError: the base rate is missing or not above 0, the warmup is below 0, or a part has no use for them.
     """
     rate, warmup = args.base_rate, args.base_warmup
     if rate is None:

@@ -15,8 +15,8 @@ import shlex
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from common import files
 from common.config import overrides as configs
@@ -33,21 +33,6 @@ FIX = "begin the study again"  # What to do after a signal ended the runs.
 VERSION = 2  # Version of the rows' records: raise it when equal configurations come to mean another run.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Study:
-    """What the runs of a study share: name, `python -m BENCHMARK --system=PRESET`, data, flags.
-
-    Attributes:
-      data: makes the data folder and returns it.
-    """
-
-    name: str
-    benchmark: str
-    preset: str
-    data: Callable[[], pathlib.Path]
-    flags: tuple[str, ...] = ()
-
-
 class Row(Protocol):
     """One run, a dataclass: a file name, the seed, its own flags."""
 
@@ -61,11 +46,10 @@ def settings(**values: object) -> tuple[str, ...]:
     return tuple(f"--config.{k.replace('__', '.')}={v}" for k, v in values.items())
 
 
-def identity(study: Study, row: Row, extra: Iterable[str] = ()) -> Identity:
+def identity(study: Any, row: Row, extra: Iterable[str] = ()) -> Identity:
     """Returns the digest of a row's whole configuration (including the preset) and its seed; equal ones share a run.
 
-    Raises:
-      UserError: the configuration is not valid.
+    Raises UserError: the configuration is not valid.
     """
     preset = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
     config = configs.override_all(preset, [*row.flags, *extra])
@@ -78,7 +62,7 @@ class Runner:
 
     def __init__(
         self,
-        study: Study,
+        study: Any,
         epochs: float | None = None,
         minutes: float | None = None,
         overrides: Iterable[str] = (),
@@ -88,15 +72,14 @@ class Runner:
         """Checks the arguments; trains nothing.
 
         Args:
-          study: the study to run.
+          study: name, `python -m BENCHMARK --system=PRESET`, `data` that makes the data folder, flags.
           epochs: replaces the preset's epochs, for a trial.
           minutes: time limit after which no further row starts.
           overrides: flags of every run, besides the study's.
           jobs: number of rows that train at the same time.
           done: records of runs to keep instead of training them, from `published`.
 
-        Raises:
-          UserError: a number is not above 0, or an override names no field of the configuration.
+        Raises UserError: a number is not above 0, or an override names no field of the configuration.
         """
         for name, value in (("jobs", jobs), ("minutes", minutes), ("epochs", epochs)):
             if value is not None and value <= 0:
@@ -117,8 +100,7 @@ class Runner:
     def record(self, row: Row) -> dict | None:
         """Returns the record of a finished row, or None.
 
-        Raises:
-          UserError: the record was written by another version of the study, or is damaged.
+        Raises UserError: the record was written by another version of the study, or is damaged.
         """
         path, expected = self._path(row), identity(self.study, row, self.extra)
         if not path.is_file():
@@ -210,8 +192,7 @@ class Runner:
 def published(path: pathlib.Path) -> dict[Identity, dict]:
     """Reads the records of a table that `legw_report.publish` wrote.
 
-    Raises:
-      UserError: the table does not exist, or another version of the study wrote it.
+    Raises UserError: the table does not exist, or another version of the study wrote it.
     """
     try:
         records = json.loads(path.read_text())

@@ -71,8 +71,7 @@ class Plan:
 def open_storage(where: str | pathlib.Path) -> RDBStorage:
     """Opens a database by URL, or else an SQLite file, which processes on one machine can share.
 
-    Raises:
-      UserError: the storage cannot be opened.
+    Raises UserError: the storage cannot be opened.
     """
     try:
         url, options = str(where), {}

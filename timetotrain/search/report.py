@@ -26,8 +26,7 @@ def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
 
     With two objectives, the best trials are those that no other trial beats in both.
 
-    Raises:
-      UserError: a file cannot be written; earlier files stay intact.
+    Raises UserError: a file cannot be written; earlier files stay intact.
     """
     trials = [t for t in counted(study) if t.state.is_finished()]
     complete = [t for t in trials if t.state == TrialState.COMPLETE]

@@ -18,14 +18,9 @@ FORMS = "FIELD=A,B,C or FIELD=LOW..HIGH or FIELD=LOW..HIGH:log or FIELD=LOW..HIG
 
 
 def parse(entries: Sequence[str], config: Any) -> Space:
-    """Parses `--space` into a space.
+    """Parses the entries of `--space`, each in one of `FORMS`, into a space of fields of `config`.
 
-    Args:
-      entries: each in one of `FORMS`.
-      config: the configuration that has the fields.
-
-    Raises:
-      UserError: an entry is malformed, or has an unknown field, a value of the wrong type or an empty range.
+    Raises UserError: an entry is malformed, or has an unknown field, a value of the wrong type or an empty range.
     """
     space: Space = {}
     if any(entry.startswith("optimizer.name=") for entry in entries):
@@ -48,8 +43,7 @@ def check(space: Space, config: Any) -> None:
 
     A corner combines choices and range ends; the first `MOST_CORNERS` are tried.
 
-    Raises:
-      UserError: no corner with some value is valid; the message names the value and the problem.
+    Raises UserError: no corner with some value is valid; the message names the value and the problem.
     """
     ends = {
         field: list(d.choices) if isinstance(d, CategoricalDistribution) else [d.low, d.high]
@@ -73,8 +67,7 @@ def check(space: Space, config: Any) -> None:
 def configured(config: Any, values: Mapping[str, Any]) -> Any:
     """Returns `config` with the fields set, in the command line's order.
 
-    Raises:
-      UserError: as `common.config.overrides.override`.
+    Raises UserError: as `common.config.overrides.override`.
     """
     for field, value in sorted(values.items(), key=lambda item: configs.ORDER.get(item[0], 1)):
         config = configs.override(config, field, text(value))

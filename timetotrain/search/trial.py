@@ -61,15 +61,9 @@ class Command:
     part: str = ""
 
     def run(self, values: Mapping[str, Any], folder: pathlib.Path, children: Children) -> Outcome:
-        """Trains with the fields set to `values`; results and the run's messages go to `folder`.
+        """Trains with {field: value} set; results and messages go to `folder`. Raises EndedError after a signal.
 
-        Args:
-          values: {field: value} of the trial.
-          folder: the trial's own; emptied first, so that an earlier run's log cannot be mistaken for this one's.
-          children: runs the command as a child of this process.
-
-        Raises:
-          EndedError: a signal has ended the children.
+        The folder is emptied first, so that an earlier run's log cannot be mistaken for this one's.
         """
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -87,13 +81,9 @@ def attempt(
     children: Children,
     environment: Mapping[str, str],
 ) -> tuple[int, list[str]]:
-    """Runs a benchmark once, with `flags` and its own --result_dir and --run; its messages go to output.txt.
+    """Runs a benchmark once; results and messages (output.txt) go to `folder`. Returns (exit status, command line).
 
-    Returns:
-      (exit status, command line).
-
-    Raises:
-      EndedError: a signal has ended the children.
+    Raises EndedError after a signal.
     """
     command = [
         sys.executable, "-m", benchmarks.command(benchmark), *flags, f"--result_dir={folder}", "--run=0",

@@ -41,7 +41,7 @@ class Row:
     flags: tuple[str, ...] = ()
 
 
-STUDY = runner.Study(name="idle", benchmark="idle", preset="cpu-tiny", data=lambda: ROOT)
+STUDY = dataclasses.replace(MNIST, name="idle", benchmark="idle", preset="cpu-tiny", data=lambda: ROOT)
 
 
 @pytest.fixture
