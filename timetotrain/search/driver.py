@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-import sqlalchemy.exc
 from optuna.storages import RDBStorage, RetryFailedTrialCallback
 from optuna.trial import FrozenTrial, TrialState
 
@@ -84,9 +83,7 @@ def open_storage(where: str | pathlib.Path) -> RDBStorage:
                 "connect_args": {"timeout": 60}
             }  # Seconds that a process waits for another one's writes.
         beat = {"heartbeat_interval": BEAT_SECONDS, "grace_period": GRACE_SECONDS}
-        with contextlib.suppress(
-            sqlalchemy.exc.SQLAlchemyError
-        ):  # Another search may be creating the tables.
+        with contextlib.suppress(Exception):  # Another search may be creating the tables; tries again.
             return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
         time.sleep(1)
         return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
