@@ -78,10 +78,8 @@ def open_storage(where: str | pathlib.Path) -> RDBStorage:
             path = pathlib.Path(where).resolve()
             path.parent.mkdir(parents=True, exist_ok=True)
             url = f"sqlite:///{path}"
-        if url.startswith("sqlite"):
-            options = {
-                "connect_args": {"timeout": 60}
-            }  # Seconds that a process waits for another one's writes.
+        if url.startswith("sqlite"):  # Seconds that a process waits for another one's writes.
+            options = {"connect_args": {"timeout": 60}}
         beat = {"heartbeat_interval": BEAT_SECONDS, "grace_period": GRACE_SECONDS}
         with contextlib.suppress(Exception):  # Another search may be creating the tables; tries again.
             return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
