@@ -1,11 +1,14 @@
 """Code that all benchmarks share; imports no benchmark."""
 
-import importlib.util
 import os
 import platform
 import sys
 import warnings
+from collections.abc import Callable
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
 
 # Set before TensorFlow is imported: hides its C++ start-up messages.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -20,22 +23,63 @@ if platform.machine() in ("x86_64", "AMD64"):
 warnings.filterwarnings("ignore", message="You are using a Python version", category=FutureWarning)
 
 
+_UNUSED = ("jax", "pandas", "scipy")
+_LATER = ("googleapiclient.discovery", "oauth2client.client")
+
+
+def _starts() -> bool:
+    """Whether TensorFlow is being imported."""
+    return getattr(getattr(sys.modules.get("tensorflow"), "__spec__", None), "_initializing", False)
+
+
+class _Later(Loader):
+    """Loads a module when its first name is used. `importlib.util.LazyLoader` would load it when AutoGraph looks for
+    the file of every module.
+    """
+
+    def __init__(self, loader: Any):
+        self._loader = loader
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Puts the loading off."""
+
+        def find(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            if _starts():
+                return _Name(lambda: getattr(module, name))
+            if vars(module).pop("__getattr__", None):
+                self._loader.exec_module(module)
+            return getattr(module, name)
+
+        module.__getattr__ = find  # type: ignore[method-assign]
+
+
+class _Name:
+    """A class that TensorFlow imports from such a module as it starts."""
+
+    def __init__(self, find: Callable[[], Any]):
+        self._find = find
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._find(), name)
+
+
 class _Start:
     """Halves TensorFlow's start: it loads no jax (for TensorFlow Lite), no pandas and SciPy (for forms of Keras's input
-    that nothing here has), and Google's API client on its first use.
+    that nothing here has), and Google's API and login clients on their first use.
     """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Finds a module that TensorFlow imports as it starts; None for any other."""
-        starts = getattr(getattr(sys.modules.get("tensorflow"), "__spec__", None), "_initializing", False)
-        if not starts or name not in ("jax", "pandas", "scipy", "googleapiclient.discovery"):
+        if name not in (*_UNUSED, *_LATER) or not _starts():
             return None
-        if name != "googleapiclient.discovery":
+        if name in _UNUSED:
             raise ModuleNotFoundError(f"{name} is not loaded while TensorFlow starts", name=name)
         spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
         if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = _Later(spec.loader)
         return spec
 
 

@@ -132,7 +132,7 @@ def resnet_step(config, replicas, weights=None):
     # The first momentum is rate times gradient.
     slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
     sums, _ = replicas.run(make_eval_step(task, state), (next(batches),))
-    return before, slots, float(loss), {k: int(v) for k, v in replicas.sum(sums).items()}
+    return before, slots, float(loss), {k: np.asarray(v) for k, v in replicas.sum(sums).items()}
 
 
 @functools.cache
