@@ -95,6 +95,9 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         (len(train), len(held)),
         report.lines,
         labels,
+        {"data.flip": False}
+        if baselines.sided([looked[item.place].thumbnail for item in train], shown[0])
+        else {},
         baseline=baselines.classifier(
             *(part for side, names in zip((train, held), shown) for part in (_features(side, looked), names))
         ),

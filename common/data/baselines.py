@@ -16,6 +16,9 @@ COLOURS = 4  # Bins of each colour in a histogram.
 _MOST_PICTURES, _STEPS, _MOST_PRODUCTS = 4000, 300, 2e8
 _RATE, _DECAY = 1.0, 1e-3
 _MOST_PAIRS = 100_000  # Sentence pairs that are searched for the nearest.
+# Left and right differ if so many more pictures are recognised than mirrored ones, in standard errors: 3.6 to 40 of
+# digits and letters, up to 1.7 of photographs.
+_SIDED = 3.0
 _COMMON = 0.1  # A word in more than this part of the sentences tells none from another.
 
 
@@ -58,6 +61,31 @@ def classifier(
     scores = _logistic((x - mean) / deviation, y, (x_held - mean) / deviation, len(classes))
     right = np.mean([classes[i] == name for i, name in zip(scores.argmax(1), expected)])
     return max(plain, (float(right), "logistic regression on colours and a thumbnail"))
+
+
+def sided(thumbnails: Sequence[bytes], labels: Sequence[str]) -> bool:
+    """Whether left and right differ, as in text: a mirrored picture is recognised less often than the picture itself.
+
+    A logistic regression on one half of the square grey thumbnails answers the other half, and the reverse.
+    """
+    order = np.random.default_rng(0).permutation(len(thumbnails))[:_MOST_PICTURES]
+    classes, size = sorted(set(labels)), len(thumbnails[0])
+    if len(order) < 2 or not size or len(order) * len(classes) * size > _MOST_PRODUCTS:
+        return False
+    x = np.frombuffer(b"".join(thumbnails[i] for i in order), np.uint8).reshape(len(order), -1)
+    x = np.sqrt(x.astype(np.float32))
+    side = math.isqrt(size)
+    mirrored = x.reshape(-1, side, side)[:, :, ::-1].reshape(x.shape)
+    y, won = np.array([classes.index(labels[i]) for i in order]), []
+    for half in (0, 1):
+        train, held = slice(half, None, 2), slice(1 - half, None, 2)
+        mean, deviation = x[train].mean(0), x[train].std(0) + 1
+        asked = (np.vstack([x[held], mirrored[held]]) - mean) / deviation
+        scores = _logistic((x[train] - mean) / deviation, y[train], asked, len(classes))
+        plain, other = scores.argmax(1).reshape(2, -1) == y[held]
+        won.extend(plain.astype(int) - other)
+    differing = np.count_nonzero(won)
+    return bool(sum(won) > _SIDED * math.sqrt(differing))
 
 
 def _logistic(x: np.ndarray, y: np.ndarray, x_held: np.ndarray, classes: int) -> np.ndarray:

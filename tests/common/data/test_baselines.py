@@ -28,6 +28,18 @@ def test_colours_tell_classes_that_the_majority_does_not():
     assert baselines.classifier(pictures(0), names, pictures(1), names) == baselines.majority(names, names)
 
 
+@pytest.mark.parametrize(
+    "count, rows, expected", [(90, 3, True), (90, 1, False), (2, 3, False), (1, 3, False)]
+)
+def test_pictures_are_sided_if_mirrored_ones_look_like_others(count, rows, expected):
+    """A bright quarter, on the left or on the right, marks a class; or a bright row, which a mirror keeps."""
+    rng, names = np.random.default_rng(0), [str(i % 2) for i in range(count)]
+    thumbnails = rng.integers(0, 60, [count, 8, 8], np.uint8)
+    for one, name in zip(thumbnails, names):
+        one[(slice(4), slice(4 * int(name), 4 * int(name) + 4)) if rows > 1 else int(name)] += 150
+    assert baselines.sided([one.tobytes() for one in thumbnails], names) is expected
+
+
 def test_a_histogram_holds_each_pixel_s_bin():
     picture = np.zeros([2, 2, 3], np.uint8)
     picture[0] = (255, 64, 0)
