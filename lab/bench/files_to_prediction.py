@@ -214,9 +214,8 @@ def main() -> int:
     parser.add_argument("--whole", action="store_true", help="as many epochs as `here` chooses")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep records, checkpoints and models there")
     options = parser.parse_args()
-    rows: dict[str, dict[str, Any]] = {}
-    if options.output.is_file():
-        rows = {row["kind"]: row for row in json.loads(options.output.read_text(encoding="utf-8"))["rows"]}
+    before = json.loads(options.output.read_text(encoding="utf-8")) if options.output.is_file() else {}
+    rows = {row["kind"]: row for row in before.get("rows", ())}
     for kind in options.kinds:
         with tempfile.TemporaryDirectory(prefix="timetotrain-own-") as temporary:
             folder = options.keep / kind if options.keep else Path(temporary)
@@ -225,7 +224,7 @@ def main() -> int:
         verdict = "" if reached(row) else f", below {row['least']}"
         print(f"{kind}: {row['shown']} after {row['minutes']} minutes, {row['seconds']}{verdict}", flush=True)
         ordered = [rows[name] for name in REAL if name in rows]
-        write({**head(), "rows": ordered}, options.output)
+        write({**before, **head(), "rows": ordered}, options.output)
     return int(not all(reached(rows[kind]) for kind in options.kinds))
 
 

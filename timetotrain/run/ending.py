@@ -147,7 +147,7 @@ def against(
 def _weakest(evaluation: history.Record) -> list[str]:
     """Returns the line about the most frequent wrong answers, or about the classes of the lowest quality."""
     if wrong := evaluation.get("confused", ())[:SHOWN]:
-        return ["confused " + ", ".join(f"{name} as {answer} {count}" for name, answer, count in wrong)]
+        return ["confused " + ", ".join(f"{name} as {answer}: {count}" for name, answer, count in wrong)]
     lowest = sorted(evaluation.get("by_class", {}).items(), key=lambda pair: pair[1])[:SHOWN]
     rows = ", ".join(f"{name} {value:.3f}" for name, value in lowest)
     return [f"weakest  {rows}"] if len(lowest) > 1 else []

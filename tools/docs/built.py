@@ -88,7 +88,15 @@ def cards() -> str:
 def own_data() -> str:
     """Returns the results of training on your own data."""
     text = "[Your own data](../docs/your-own-data.md) explains the commands."
-    return page("Training on your own data", text, ("## Four commands", tables.four_commands()))
+    sections = (
+        ("## Four commands", tables.four_commands()),
+        (
+            "## Small sets, beside answers without a network\n\nA run that has fewer epochs than `here` chose was "
+            "stopped after ten minutes on two busy cores, or by `patience`.",
+            tables.small_sets(),
+        ),
+    )
+    return page("Training on your own data", text, *sections)
 
 
 def all_presets() -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from common.config import benchmarks
+from timetotrain.run.ending import beaten
 from tools.docs.measurements import Table, load
 
 
@@ -215,4 +217,43 @@ def four_commands() -> Table:
         **seconds,
         best="{shown}",
         load="{load[0]:.0f}",
+    )
+
+
+def small_sets() -> Table:
+    """Table of `timetotrain data` and `run --system=here` on small sets, beside answers without a network.
+
+    Each ran on two busy cores, most of them for ten minutes at most.
+    """
+    rows = []
+    for row in load("own_data.json")["sets"]:
+        measure = benchmarks.module(row["benchmark"], "config").Config.quality
+        answers = {
+            kind: f"{measure.number(row[kind]['value'])}, {row[kind]['what']}"
+            if row[kind]
+            else "not measured"
+            for kind in ("baseline", "peer")
+        }
+        won = row["baseline"] and beaten(measure, row["baseline"]["value"], row["quality"])
+        # What a run that was stopped has not beaten, it might have beaten later.
+        right = (
+            {"will": won, "will hardly": not won}.get(row["outlook"])
+            if won or row["epochs"] == row["of"]
+            else None
+        )
+        said = f"{row['outlook']}{ {True: ', right', False: ', wrong'}.get(right, '') }"
+        beats = {True: "yes", False: "no"}.get(won, "")
+        rows.append({**row, **answers, "shown": measure.shown(row["quality"]), "said": said, "beats": beats})
+    return table_of(
+        rows,
+        set="{set}",
+        benchmark="{benchmark}",
+        examples="{train:,} and {eval:,}",
+        epochs="{epochs:g} of {of:g}",
+        best="{shown}",
+        baseline="{baseline}",
+        peer="{peer}",
+        beats_the_baseline="{beats}",
+        outlook="{said}",
+        date="{date}",
     )

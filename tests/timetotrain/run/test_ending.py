@@ -36,7 +36,7 @@ def test_a_run_that_beats_its_baseline_shows_both():
     assert lines(MNIST, {}, [0.3, 0.66, 0.64]) == []
     run = history([0.3, 0.66, 0.64])
     run[-2] |= {"confused": [["shirt", "coat", 9], ["coat", "shirt", 4]]}
-    assert ending.against(MNIST, {}, run, False) == ["confused shirt as coat 9, coat as shirt 4"]
+    assert ending.against(MNIST, {}, run, False) == ["confused shirt as coat: 9, coat as shirt: 4"]
     run[-2] = {**run[-3], "value": 0.9, "by_class": {"cat": 0.5, "dog": 0.125}}
     assert ending.against(SSD, {}, run[:-1], False) == ["weakest  dog 0.125, cat 0.500"]
 
