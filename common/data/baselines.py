@@ -50,16 +50,9 @@ def classifier(
     order = np.random.default_rng(0).permutation(len(train))[:_MOST_PICTURES]
     if len(order) * len(classes) * len(train[0]) > _MOST_PRODUCTS or not train[0]:
         return plain
-    x, x_held = (
-        np.frombuffer(b"".join(part), np.uint8).reshape(len(part), -1)
-        for part in ([train[i] for i in order], held)
-    )
-    # Roots spread the small shares of a histogram.
-    x, x_held = np.sqrt(x.astype(np.float32)), np.sqrt(x_held.astype(np.float32))
-    mean, deviation = x.mean(0), x.std(0) + 1
     y = np.array([classes.index(labels[i]) for i in order])
-    scores = _logistic((x - mean) / deviation, y, (x_held - mean) / deviation, len(classes))
-    right = np.mean([classes[i] == name for i, name in zip(scores.argmax(1), expected)])
+    answers = _logistic(_roots([train[i] for i in order]), y, _roots(held), len(classes))
+    right = np.mean([classes[i] == name for i, name in zip(answers, expected)])
     return max(plain, (float(right), "logistic regression on colours and a thumbnail"))
 
 
@@ -72,25 +65,28 @@ def sided(thumbnails: Sequence[bytes], labels: Sequence[str]) -> bool:
     classes, size = sorted(set(labels)), len(thumbnails[0])
     if len(order) < 2 or not size or len(order) * len(classes) * size > _MOST_PRODUCTS:
         return False
-    x = np.frombuffer(b"".join(thumbnails[i] for i in order), np.uint8).reshape(len(order), -1)
-    x = np.sqrt(x.astype(np.float32))
-    side = math.isqrt(size)
+    x, side = _roots([thumbnails[i] for i in order]), math.isqrt(size)
     mirrored = x.reshape(-1, side, side)[:, :, ::-1].reshape(x.shape)
     y, won = np.array([classes.index(labels[i]) for i in order]), []
     for half in (0, 1):
         train, held = slice(half, None, 2), slice(1 - half, None, 2)
-        mean, deviation = x[train].mean(0), x[train].std(0) + 1
-        asked = (np.vstack([x[held], mirrored[held]]) - mean) / deviation
-        scores = _logistic((x[train] - mean) / deviation, y[train], asked, len(classes))
-        plain, other = scores.argmax(1).reshape(2, -1) == y[held]
+        answers = _logistic(x[train], y[train], np.vstack([x[held], mirrored[held]]), len(classes))
+        plain, other = answers.reshape(2, -1) == y[held]
         won.extend(plain.astype(int) - other)
-    differing = np.count_nonzero(won)
-    return bool(sum(won) > _SIDED * math.sqrt(differing))
+    return bool(sum(won) > _SIDED * math.sqrt(np.count_nonzero(won)))
+
+
+def _roots(rows: Sequence[bytes]) -> np.ndarray:
+    """Returns the roots of rows of bytes, float32 [rows, length], which spread the small shares of a histogram."""
+    return np.sqrt(np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1).astype(np.float32))
 
 
 def _logistic(x: np.ndarray, y: np.ndarray, x_held: np.ndarray, classes: int) -> np.ndarray:
-    """Returns the logits [held, classes] after _STEPS of gradient descent with Nesterov's momentum."""
-    x, x_held = (np.hstack([part, np.ones([len(part), 1], np.float32)]) for part in (x, x_held))
+    """Returns the likeliest classes [held] after _STEPS of gradient descent with Nesterov's momentum."""
+    mean, deviation = x.mean(0), x.std(0) + 1
+    x, x_held = (
+        np.pad((part - mean) / deviation, ((0, 0), (0, 1)), constant_values=1) for part in (x, x_held)
+    )
     weights = np.zeros([x.shape[1], classes], np.float32)
     velocity = np.zeros_like(weights)
     hot = np.eye(classes, dtype=np.float32)[y]
@@ -102,7 +98,7 @@ def _logistic(x: np.ndarray, y: np.ndarray, x_held: np.ndarray, classes: int) ->
         slope = x.T @ (logits / logits.sum(1, keepdims=True) - hot) / len(x) + _DECAY * ahead
         velocity = 0.9 * velocity - rate * slope
         weights = weights + velocity
-    return x_held @ weights
+    return (x_held @ weights).argmax(1)
 
 
 def median_boxes(train: Mapping[str, Any], held: Mapping[str, Any]) -> list[dict[str, Any]]:

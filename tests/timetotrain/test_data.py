@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from common.config import benchmarks, data_description
-from common.data import folder_conversion, tfrecords
+from common.data import baselines, folder_conversion, tfrecords
 from common.data.bucketing import least_padding
 from common.data.report import Report
 from common.detection import voc
@@ -35,7 +35,7 @@ def test_photographs(tmp_path, capsys):
     (source / "green").mkdir()
     assert convert("resnet", source, out) == 0
     config, description = checked("resnet", out)
-    assert description.labels == ("blue", "red")
+    assert description.labels == ("blue", "red") and description.defaults == {}
     assert (config.num_classes, config.num_train_examples, config.num_eval_examples) == (2, 18, 2)
     cut, empty = description.broken
     assert "cut.jpg: no whole picture" in cut and empty.endswith("green: no pictures in it")
@@ -46,10 +46,12 @@ def test_photographs(tmp_path, capsys):
     assert "http" not in page  # Nothing is loaded from elsewhere.
 
 
-def test_labels_in_the_records_are_the_description_s(tmp_path):
+def test_labels_in_the_records_are_the_description_s(tmp_path, monkeypatch):
+    monkeypatch.setattr(baselines, "sided", lambda *_: True)
     source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
     assert convert("resnet", source, out, "--no-page") == 0
-    labels = data_description.read(out).labels
+    labels, defaults = data_description.read(out).labels, data_description.read(out).defaults
+    assert defaults == {"data.flip": False}
     for path in sorted(out.glob("train-*")):
         for record in tfrecords.read(path):
             found = tf.train.Example.FromString(record).features.feature

@@ -225,7 +225,7 @@ def small_sets() -> Table:
 
     Each ran on two busy cores, most of them for ten minutes at most.
     """
-    rows = []
+    rows, words = [], {True: "yes", False: "no"}
     for row in load("own_data.json")["sets"]:
         measure = benchmarks.module(row["benchmark"], "config").Config.quality
         answers = {
@@ -234,16 +234,16 @@ def small_sets() -> Table:
             else "not measured"
             for kind in ("baseline", "peer")
         }
-        won = row["baseline"] and beaten(measure, row["baseline"]["value"], row["quality"])
+        won = beaten(measure, row["baseline"]["value"], row["quality"]) if row["baseline"] else None
         # What a run that was stopped has not beaten, it might have beaten later.
-        right = (
-            {"will": won, "will hardly": not won}.get(row["outlook"])
-            if won or row["epochs"] == row["of"]
-            else None
-        )
-        said = f"{row['outlook']}{ {True: ', right', False: ', wrong'}.get(right, '') }"
-        beats = {True: "yes", False: "no"}.get(won, "")
-        rows.append({**row, **answers, "shown": measure.shown(row["quality"]), "said": said, "beats": beats})
+        whole = won or row["epochs"] == row["of"]
+        right = {"will": won, "will hardly": not won}.get(row["outlook"]) if whole else None
+        shown = {
+            "shown": measure.shown(row["quality"]),
+            "won": words.get(won, ""),
+            "right": words.get(right, ""),
+        }
+        rows.append(row | answers | shown)
     return table_of(
         rows,
         set="{set}",
@@ -253,7 +253,7 @@ def small_sets() -> Table:
         best="{shown}",
         baseline="{baseline}",
         peer="{peer}",
-        beats_the_baseline="{beats}",
-        outlook="{said}",
-        date="{date}",
+        beats_the_baseline="{won}",
+        outlook="{outlook}",
+        outlook_right="{right}",
     )
