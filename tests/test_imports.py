@@ -31,6 +31,7 @@ LEAVES = {
 }
 # Below timetotrain/, the files that import a module whose name is known when they run, and what it may be.
 DYNAMIC = {
+    "common/__init__.py": "clients of Google, when TensorFlow first uses them",
     "common/config/benchmarks.py": "the modules of a benchmark, for those who call `benchmarks.module`",
     "common/config/plugins.py": "a user's own module, named in a configuration",
     "common/export/trained.py": "the benchmark that a checkpoint names",
