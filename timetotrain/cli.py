@@ -56,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def call(name: str, words: Sequence[str]) -> int:
     """Runs the verb `name` with the words that follow it; returns the exit status.
 
-    Raises:
-      UserError: the verb, or a package it needs, is not installed; also whatever the verb raises.
+    Raises UserError: the verb, or a package it needs, is not installed; also whatever the verb raises.
     """
     verb = VERBS[name]
     module = load(name, verb)

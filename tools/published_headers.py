@@ -97,8 +97,7 @@ def headers(repositories: dict[str, str]) -> dict[str, dict]:
     Args:
       repositories: {round: its git directory}.
 
-    Raises:
-      UserError: a repository lacks a log. Scripts may be absent.
+    Raises UserError: a repository lacks a log. Scripts may be absent.
     """
     result = {}
     for preset, (round_, path) in sorted(logs().items()):

@@ -111,8 +111,7 @@ CASES = {
 def figures(report: dict[str, Any], text: str = "") -> dict[str, Any]:
     """Returns the figures to keep of a compiler's report; `text` is the optimised program's, for a GPU.
 
-    Raises:
-      SystemExit: the program did not compile.
+    Raises SystemExit: the program did not compile.
     """
     if "error" in report:
         sys.exit(f"compiled_step: {report['error']}")

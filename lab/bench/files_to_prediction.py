@@ -94,8 +94,7 @@ REAL = {
 def timetotrain(*words: str | Path) -> float:
     """Runs a command and returns its seconds.
 
-    Raises:
-      UserError: the command failed; the message has the end of its output.
+    Raises UserError: the command failed; the message has the end of its output.
     """
     line = [sys.executable, "-m", "timetotrain", *map(str, words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
@@ -113,8 +112,7 @@ def four_commands(case: Case, folder: Path, flags: Sequence[str] = ()) -> Answer
 
     If a command already succeeded in `folder`, it does not run again, and its seconds are kept.
 
-    Raises:
-      UserError: a command failed, or the run's log has no end.
+    Raises UserError: a command failed, or the run's log has no end.
     """
     sources, new = case.files(folder)
     places = {name: folder / name for name in ("records", "checkpoints", "results", "model")}
@@ -163,8 +161,7 @@ def shortened(case: Case) -> list[str]:
 def measure(kind: str, folder: Path, whole: bool = False) -> dict[str, Any]:
     """Returns the row of a kind of data; fills `folder` with records, checkpoints, results and model.
 
-    Raises:
-      UserError: the data are missing, or a command failed.
+    Raises UserError: the data are missing, or a command failed.
     """
     case = REAL[kind]
     steps = four_commands(case, folder, [] if whole else shortened(case))

@@ -38,8 +38,7 @@ WARMUP, TIMED = 8, 12  # Batches per round; the first eight hold every photograp
 def write_records(folder: Path, splits: Sequence[str] = ("train",)) -> None:
     """Writes the photographs as eight shards of each split in ImageNet's layout.
 
-    Raises:
-      UserError: the data set is not there.
+    Raises UserError: the data set is not there.
     """
     photos = sorted(unpack("imagenet1000_256").glob("*.JPEG"))
     serialized = [

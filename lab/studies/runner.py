@@ -117,9 +117,8 @@ class Runner:
     def run_all(self, rows: Sequence[Row]) -> list[dict]:
         """Trains `rows`, `jobs` at a time; returns their records in order, without rows that ran out of time.
 
-        Raises:
-          UserError: a run failed, a signal ended the runs, or another call of the study trains. After a failure, runs
-            that had started finish first, and no further run starts.
+        Raises UserError: a run failed, a signal ended the runs, or another call of the study trains. After a failure,
+        runs that had started finish first, and no further run starts.
         """
         ended = threading.Event()
 

@@ -37,8 +37,7 @@ _WIDTHS = re.compile(r"\d+$")  # Bits, in a dtype's name.
 def compiler_python(platform: str) -> str:
     """The interpreter with jax and the platform's compiler: this one.
 
-    Raises:
-      UserError: this interpreter has no such compiler.
+    Raises UserError: this interpreter has no such compiler.
     """
     if not (find_spec("jax") and (find_spec(_NEEDS[platform]) or (COMPILERS / _NEEDS[platform]).exists())):
         fix = "pip install 'timetotrain[aot]'" if INSTALLED else "run `make aot`"
@@ -78,8 +77,7 @@ def export(
       say: prints a line of progress.
       programs: "train", "eval" or "both".
 
-    Raises:
-      UserError: the command fails; the message is its last line.
+    Raises UserError: the command fails; the message is its last line.
     """
     command = [
         sys.executable, "-m", f"{_PACKAGE}{benchmark}", f"--system={system}", f"--export={folder}",
@@ -127,8 +125,7 @@ def compiled(
     Returns:
       {"digest", "target", "topology", "replicas", "fits", "memory", "cycles", "collectives", ...}, or with "error".
 
-    Raises:
-      UserError: the compiler is missing or its process dies.
+    Raises UserError: the compiler is missing or its process dies.
     """
     replicas = int(manifest.get("num_replicas", 1))
     if not program.get("exchanges", True):

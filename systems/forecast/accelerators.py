@@ -99,8 +99,7 @@ def chip(
 ) -> dict[str, Any]:
     """The entry of a description's accelerator with its `name`, and the user's figures in place of its own.
 
-    Raises:
-      UserError: the accelerator is unknown, and `given` lacks a figure.
+    Raises UserError: the accelerator is unknown, and `given` lacks a figure.
     """
     model = str(description.get("accelerator_model_name") or "")
     known = recognise(description)

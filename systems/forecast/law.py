@@ -274,8 +274,7 @@ def estimates(benchmark: str, chip: Mapping[str, Any], sizes: Sequence[int]) -> 
     Args:
       chip: the accelerator's entry with its `name`.
 
-    Raises:
-      UserError: nothing is published of the benchmark.
+    Raises UserError: nothing is published of the benchmark.
     """
     rows = [row for row in scores.rows() if row.benchmark == known(benchmark)]
     if chip.get("host"):

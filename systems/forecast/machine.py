@@ -46,8 +46,7 @@ def machine(
       assume: use defaults for fields that are missing.
       given: the user's figures of the accelerator.
 
-    Raises:
-      UserError: the accelerator is unknown, a required field is missing, or the number makes no sense.
+    Raises UserError: the accelerator is unknown, a required field is missing, or the number makes no sense.
     """
     name = str(description.get("system_name") or "system")
     chip = accelerators.chip(name, description, given or Given(), notes, assume)
@@ -66,8 +65,7 @@ def machine(
 def load(name: str) -> dict[str, Any]:
     """The description of a system by name, of COUNTxACCELERATOR, or from a JSON file's path.
 
-    Raises:
-      UserError: there is no such system or accelerator, or the file is not a readable JSON object.
+    Raises UserError: there is no such system or accelerator, or the file is not a readable JSON object.
     """
     path = Path(name)
     if path.suffix == ".json":

@@ -107,9 +107,8 @@ def simulate(total: float, steps: float, workers: int, faults: Faults, seed: int
       total: seconds of the run without faults, all of them spread evenly over its `steps`.
       workers: number of accelerators that can be slow or fail.
 
-    Raises:
-      UserError: too many workers or steps, a group size that does not divide the workers, or no progress due to
-        failures.
+    Raises UserError: too many workers or steps, a group size that does not divide the workers, or no progress due to
+    failures.
     """
     if not 1 <= workers <= LARGEST:
         raise UserError(f"{workers} accelerators: the simulation takes 1 to {LARGEST:,}")

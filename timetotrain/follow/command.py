@@ -25,8 +25,7 @@ _FIX = "name a run's result_<i>.txt, its history_<i>.jsonl, or a folder that hol
 def run(options: argparse.Namespace) -> int:
     """Writes or serves the page, or writes TensorBoard's events; returns the exit status.
 
-    Raises:
-      UserError: there is no history, it is damaged, the page cannot be written or the port is taken.
+    Raises UserError: there is no history, it is damaged, the page cannot be written or the port is taken.
     """
     history_path = find(pathlib.Path(options.result))
     if options.serve:

@@ -45,8 +45,7 @@ class Page:
     def __call__(self) -> bytes:
         """Returns the page; requests that come while it is drawn wait for that drawing.
 
-        Raises:
-          UserError: the history is damaged.
+        Raises UserError: the history is damaged.
         """
         with self._lock:
             seen = [(s.st_mtime_ns, s.st_size) for s in (p.stat() for p in self._files() if p.exists())]
@@ -63,8 +62,7 @@ class Page:
     def picture(self, name: str) -> bytes:
         """Returns a picture of the examples.
 
-        Raises:
-          ValueError, OSError: there is none, or it is a link.
+        Raises ValueError, OSError: there is none, or it is a link.
         """
         if self.examples.is_symlink():
             raise ValueError(f"{self.examples.name} is a link")

@@ -60,8 +60,7 @@ class Offer:
 def run(options: argparse.Namespace) -> int:
     """Prints the table and returns 0.
 
-    Raises:
-      UserError: the benchmark is unknown, or a flag makes no sense.
+    Raises UserError: the benchmark is unknown, or a flag makes no sense.
     """
     within = _minutes(options.within) if options.within is not None else None
     for name in ("budget", "most", "rows"):

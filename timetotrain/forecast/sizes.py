@@ -29,8 +29,7 @@ def known(benchmark: str, chip: dict[str, Any], per_node: int, most: int = MOST)
 def of(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """The sizes for JSON, and their table.
 
-    Raises:
-      UserError: nothing is published of the benchmark, or a budget has no price.
+    Raises UserError: nothing is published of the benchmark, or a budget has no price.
     """
     chip = dict(one.machine.chip)
     law.known(one.benchmark)

@@ -120,8 +120,7 @@ def of_log(path: Path) -> Shape:
     if an evaluation goes on beside it; where every evaluation lies in a block, the log's blocks enclose them and they
     count as evaluation.
 
-    Raises:
-      UserError: the log cannot be read, or lacks run_start or run_stop.
+    Raises UserError: the log cannot be read, or lacks run_start or run_stop.
     """
     run = read_run(path)
     if run.minutes is None:
@@ -161,8 +160,7 @@ def _head(run: Run) -> str:
 def _recorded(path: Path) -> tuple[dict[str, float], str]:
     """The parts of a step by the trace beside a log, profile_<i> of result_<i>.txt; else {"step": 1} and why not.
 
-    Raises:
-      UserError: the trace is damaged.
+    Raises UserError: the trace is damaged.
     """
     number = re.fullmatch(r"result_(\d+)\.txt", path.name)
     folder = path.parent / f"profile_{number[1]}" if number else None
@@ -261,8 +259,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the explanation and returns 0.
 
-    Raises:
-      UserError: a log cannot be read or has no time to train, or they are of different benchmarks.
+    Raises UserError: a log cannot be read or has no time to train, or they are of different benchmarks.
     """
     first, second = of_log(options.first), of_log(options.second)
     if first.benchmark != second.benchmark and not options.any:

@@ -58,8 +58,7 @@ class Children:
           started: called with the guard's process; its pid is also the ID of the command's session.
           **options: passed to subprocess.Popen.
 
-        Raises:
-          EndedError: a signal has ended this child or an earlier one.
+        Raises EndedError: a signal has ended this child or an earlier one.
         """
         self._raise_if_ended()
         process = start(command, **options)

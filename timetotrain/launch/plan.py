@@ -55,8 +55,7 @@ class Rank:
 def parse_hosts(text: str) -> list[Host]:
     """Returns the hosts of "a:8,b:8", or of "@FILE" with one line "a slots=8" per host, as horovodrun and mpirun read.
 
-    Raises:
-      UserError: the list is malformed, or the file does not exist.
+    Raises UserError: the list is malformed, or the file does not exist.
     """
     if not text.startswith("@"):
         form, example = r"([\w.-]+):([1-9]\d*)", "HOST:PROCESSES; write for example a:8,b:8"
@@ -88,9 +87,8 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
       processes: number in the whole run.
       environment: contains srun's variables.
 
-    Raises:
-      UserError: this is not a task of `srun`, the processes do not divide evenly among its tasks, or SLURM does not
-        name the hosts.
+    Raises UserError: this is not a task of `srun`, the processes do not divide evenly among its tasks, or SLURM does
+    not name the hosts.
     """
     try:
         tasks, number = int(environment["SLURM_NTASKS"]), int(environment["SLURM_PROCID"])
@@ -128,8 +126,7 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
 def tasks_per_node(layout: str) -> list[int]:
     """Parses SLURM's "2(x2),1" into [2, 2, 1].
 
-    Raises:
-      UserError: `layout` is malformed.
+    Raises UserError: `layout` is malformed.
     """
     counts = []
     for part in layout.split(","):
@@ -191,8 +188,7 @@ def multiworker_environment(
       first: the least local rank of this launcher's processes.
       own: their number.
 
-    Raises:
-      UserError: the scheduler shows fewer GPUs than there are processes.
+    Raises UserError: the scheduler shows fewer GPUs than there are processes.
     """
     task = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank.rank}}
     environment = {"TF_CONFIG": json.dumps(task)}

@@ -45,8 +45,8 @@ def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | N
     Args:
       replicas, batch_field, diagnose: as in `explained`.
 
-    Raises:
-      UserError: another process is lost, memory is too small, or `diagnose` found the cause. Other errors propagate.
+    Raises UserError: another process is lost, memory is too small, or `diagnose` found the cause. Other errors
+    propagate.
     """
 
     def say(text: str) -> None:

@@ -35,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Exports; returns 0.
 
-    Raises:
-      UserError: see `common.export.trained.load` and `common.export.formats.write`.
+    Raises UserError: see `common.export.trained.load` and `common.export.formats.write`.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     check_package(options.format)

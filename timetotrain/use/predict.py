@@ -46,8 +46,8 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Predicts; returns 0.
 
-    Raises:
-      UserError: see `common.export.inference`; or some files could not be answered, after the answers of the others.
+    Raises UserError: see `common.export.inference`; or some files could not be answered, after the answers of the
+    others.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from tqdm import tqdm

@@ -34,8 +34,7 @@ class Contender:
     Attributes:
       about: facts that it reports, such as "version".
 
-    Raises:
-      SystemExit: the process ended; the message has the last line of its standard error.
+    Raises SystemExit: the process ended; the message has the last line of its standard error.
     """
 
     def __init__(self, name: str, command: Sequence[str]):

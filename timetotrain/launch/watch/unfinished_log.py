@@ -22,8 +22,7 @@ def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
     Returns:
       The finished log; None if the log was removed.
 
-    Raises:
-      UserError: the log cannot be written, or another process is still writing it.
+    Raises UserError: the log cannot be written, or another process is still writing it.
     """
     path = pathlib.Path(path)
     try:
