@@ -25,12 +25,7 @@ EXTRAS = {
 
 
 def line(error: ModuleNotFoundError, installed: bool) -> str | None:
-    """Returns the line that says what to install; None if no extra contains the missing module.
-
-    Args:
-      error: what an import raised.
-      installed: whether this is an installed package rather than a checkout.
-    """
+    """Returns the line that says what to install, in a checkout or `installed`; None if no extra has the module."""
     missing = (error.name or "").partition(".")[0]
     for extra, names in EXTRAS.items():
         if missing in names:

@@ -34,15 +34,11 @@ def flag(default: Any, *, choices: Sequence[str] = (), bounds: Sequence[int] = (
 
 
 def parse(table: type[F], argv: Sequence[str], program: str) -> tuple[F, list[tuple[str, str]]]:
-    """Parses a command line of flags and `--config.FIELD=VALUE` words.
+    """Parses a command line of flags and `--config.FIELD=VALUE` words; `program` is named in messages.
 
-    Args:
-      table: the dataclass of the flags.
-      argv: the words. `--flag=value`, `--flag value`, `-flag`, `--noflag` and `--flag=false` are all accepted.
-      program: the command, for messages.
+    `--flag=value`, `--flag value`, `-flag`, `--noflag` and `--flag=false` are all accepted.
 
-    Returns:
-      (the flags, the configuration overrides [(path, value)]).
+    Returns (the flags, the configuration overrides [(path, value)]).
 
     Raises UserError: a flag is unknown, or a value is wrong or missing.
     """
@@ -63,15 +59,9 @@ def parse(table: type[F], argv: Sequence[str], program: str) -> tuple[F, list[tu
 def add(
     parser: argparse.ArgumentParser, table: type, choices: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, argparse.Action]:
-    """Adds the flags of a table to a parser.
+    """Adds the flags of a table to a parser; returns {name: the parser's action for it}.
 
-    Args:
-      parser: the parser.
-      table: the dataclass.
-      choices: {name: values} to complete, for flags whose values depend on more than the table.
-
-    Returns:
-      {name: the parser's action for it}.
+    `choices` has values to complete, for flags whose values depend on more than the table.
     """
     meanings, kinds = fields.meanings(table), field_types(table)
     added = {}

@@ -95,13 +95,9 @@ class Parts:
     def run(
         self, place: str, command: Sequence[str], whole: bool, seconds: float | None = None
     ) -> int | None:
-        """Runs one part, says when it starts and ends, and returns its exit status; None if the time ran out.
+        """Runs part `place` ("3 of 42"), says when it starts and ends; returns its exit status, None after `seconds`.
 
-        Args:
-          place: "3 of 42", for the reader.
-          command: the command to run.
-          whole: print the output when the part ends, rather than while it runs.
-          seconds: the time that it may take.
+        `whole` prints the output when the part ends, rather than while it runs.
         """
         say(f"part {place}: {' '.join(filter(names_tests, command)) or 'the tests'}")
         start = time.monotonic()

@@ -69,13 +69,9 @@ def export(
     say: Callable[[str], None],
     programs: str = "both",
 ) -> dict:
-    """Exports one replica's steps into `folder` with the benchmark's own command; returns the manifest.
+    """Exports one replica's steps into a new folder with the benchmark's own command; returns the manifest.
 
-    Args:
-      benchmark, system, flags: passed to the command.
-      folder: new or empty.
-      say: prints a line of progress.
-      programs: "train", "eval" or "both".
+    `programs` is "train", "eval" or "both".
 
     Raises UserError: the command fails; the message is its last line.
     """

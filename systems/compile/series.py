@@ -42,16 +42,12 @@ def compile_preset(
     """Compiles a preset's programs, writes its record and returns it.
 
     Args:
-      benchmark, system, kind: the preset and its device kind.
       program: "train", "eval", "both", or the name of a single shape, such as "train-2".
-      say: prints a line of progress.
-      results: folder of results and records.
       made: an existing export of the preset.
 
-    Returns:
-      {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "lengths": batch lengths of
-        the programs, if there are several, "error": why this attempt failed (the programs are then those of an earlier
-        attempt)}.
+    Returns {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "lengths": batch lengths
+    of the programs, if there are several, "error": why this attempt failed (the programs are then those of an earlier
+    attempt)}.
     """
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         try:
@@ -88,11 +84,7 @@ def keep(
     shapes: Sequence[int] = (),
     results: Path = RESULTS,
 ) -> dict[str, Any]:
-    """Returns a preset's record, given the reports on its programs; writes it unless `program` is a single shape.
-
-    Args:
-      shapes: `lengths` of the export.
-    """
+    """Returns a preset's record of reports and `lengths`; writes it unless `program` is a single shape."""
     # Steps of the other kind may have been compiled earlier.
     before = record_of(benchmark, system, results) or {}
     programs = before.get("programs", {}) | {

@@ -40,11 +40,7 @@ def machine(
 ) -> Machine:
     """The machine of a description, or one with `many` accelerators of its kind.
 
-    Args:
-      description: the 33 fields of a system.
-      notes: list to which every assumption is appended.
-      assume: use defaults for fields that are missing.
-      given: the user's figures of the accelerator.
+    Every assumption is appended to `notes`; `assume` permits defaults for fields that are missing.
 
     Raises UserError: the accelerator is unknown, a required field is missing, or the number makes no sense.
     """

@@ -88,12 +88,9 @@ class Energy:
 def energy(
     chip: Mapping[str, Any], many: int, minutes: float, interval: tuple[float, float], without: str = ""
 ) -> Energy | None:
-    """The energy of a run; None if the board's limit is unpublished.
+    """The energy of a run on `many` accelerators, with the minutes' interval; None if the board's limit is unpublished.
 
-    Args:
-      many: accelerators.
-      interval: of the minutes.
-      without: a submitter whose power logs are left out.
+    The power logs of the submitter `without` are left out.
     """
     if not chip.get("watts"):
         return None

@@ -54,13 +54,10 @@ class Torus:
 
     @classmethod
     def of(cls, topology: str, kind: str, chip: Mapping[str, Any], share: float) -> Torus:
-        """Returns the torus of a named topology.
+        """Returns the torus of the compiler's topology, e.g. "v3:32x32", of a device kind, e.g. "tpu-v3".
 
-        Args:
-          topology: the compiler's name, e.g. "v3:32x32".
-          kind: the device kind, e.g. "tpu-v3".
-          chip: the accelerator's entry in data/accelerators.json.
-          share: fraction of the links' and memory's rate that collectives reach.
+        `chip` is its entry in data/accelerators.json; collectives reach `share` of the links' and memory's
+        rate.
         """
         cores = 1 if kind == MEGACORE else chip["replicas"]
         return cls(

@@ -21,11 +21,7 @@ def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
 
     Process i uses GPU i among those in CUDA_VISIBLE_DEVICES. A host's only process may use all GPUs; it is bound if
     they share one node. Nothing is bound if the host has one memory node, if a GPU's node is unknown, or if this
-    process may use none of the node's cores.
-
-    Args:
-      processes: number on this host.
-      root: folder of the kernel's files.
+    process may use none of the node's cores. `root` is the folder of the kernel's files.
     """
     nodes = sorted((root / "devices/system/node").glob("node[0-9]*"))
     if len(nodes) < 2:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from common.errors import UserError
@@ -45,18 +45,8 @@ class Children:
         self.ended_by, self._fix = 0, fix
         self._running: set[subprocess.Popen] = set()
 
-    def run(
-        self,
-        command: Sequence[Any],
-        started: Callable[[subprocess.Popen], None] = lambda process: None,
-        **options: Any,
-    ) -> int:
-        """Runs a command; returns its exit status, or 128 + the signal's number if a signal killed it.
-
-        Args:
-          command: the command with its arguments.
-          started: called with the guard's process; its pid is also the ID of the command's session.
-          **options: passed to subprocess.Popen.
+    def run(self, command: Sequence[Any], **options: Any) -> int:
+        """Runs a command with options of `start`; returns its exit status, or 128 + a deadly signal's number.
 
         Raises EndedError: a signal has ended this child or an earlier one.
         """
@@ -66,7 +56,6 @@ class Children:
         try:
             if self.ended_by:  # The signal arrived before the process was known.
                 process.terminate()
-            started(process)
             status = process.wait()
         except BaseException:
             process.terminate()
@@ -103,15 +92,10 @@ def start(
     cwd: str | os.PathLike | None = None,
     **options: Any,
 ) -> subprocess.Popen:
-    """Starts a command under a guard, in its own session; SIGTERM to the guard ends both.
+    """Starts a command under a guard, in its own session; SIGTERM to the guard ends both within `grace_seconds`.
 
-    The calling thread must live as long as the command: the kernel treats the thread's end as the parent's.
-
-    Args:
-      command: the command with its arguments.
-      grace_seconds: time from SIGTERM to SIGKILL.
-      cwd: the command's folder; defaults to this process's.
-      **options: passed to subprocess.Popen.
+    The calling thread must live as long as the command: the kernel treats the thread's end as the parent's. `options`
+    go to subprocess.Popen.
     """
     # The guard starts in the folder that lets Python find this module.
     home = pathlib.Path(__file__).resolve().parents[__spec__.name.count(".")]

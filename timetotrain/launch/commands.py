@@ -148,13 +148,7 @@ def command(
     """Returns the command line that starts `program` (python -m resnet ...) in every process of the run.
 
     hosts.txt lists several hosts, one line `NAME slots=PROCESSES` each; `local`, `horovodrun` and `mpirun` read it.
-
-    Args:
-      config, where: the run, and its processes and hosts.
-      launcher_name: one of LAUNCHERS.
-      program: what each process runs.
-      options: what the cluster's user chooses.
-      environment: of this process; mpirun and docker forward parts of it.
+    mpirun and docker forward parts of this process's `environment`.
 
     Raises UserError: the launcher is unknown, or does not support this backend or an option.
     """

@@ -39,11 +39,9 @@ def runtime(name: str, launcher: str) -> str:
 
 
 def mounts(flags: Sequence[str], folder: str) -> list[str]:
-    """Returns the host folders that a run needs: `folder`, plus folders outside it that its flags name.
+    """Returns the host folders that a run needs: `folder`, where it starts, and those outside that its flags name.
 
-    Args:
-      flags: of the run, as --data_dir=DIR or --data_dir DIR; addresses such as gs://... do not count as folders.
-      folder: where the command starts.
+    Flags are as --data_dir=DIR or --data_dir DIR; addresses such as gs://... do not count as folders.
     """
     folders = [folder]
     for i, flag in enumerate(flags):
@@ -70,12 +68,8 @@ def words(
 ) -> list[str]:
     """Returns the command prefix that runs a command in a container; for pyxis, options of srun.
 
-    Args:
-      name: the runtime.
-      image: image name, in the runtime's form.
-      folders: host folders that the container sees; the first is where the command starts.
-      nvidia: whether the container gets the host's GPUs.
-      environment: variables to pass to the command; apptainer and pyxis pass all variables anyway.
+    The container sees `folders`, of which the first is where the command starts, and with `nvidia` the host's GPUs. It
+    gets the variables of `environment`; apptainer and pyxis pass all variables anyway.
     """
     if name == "pyxis":
         seen = ",".join(f"{one}:{one}" for one in folders)

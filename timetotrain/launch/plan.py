@@ -81,11 +81,7 @@ def parse_hosts(text: str) -> list[Host]:
 
 
 def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:
-    """Returns the hosts of a SLURM job step (one entry per task), and this task's number.
-
-    Args:
-      processes: number in the whole run.
-      environment: contains srun's variables.
+    """Returns the hosts of a SLURM job step (one per task) for all `processes` of the run, and this task's number.
 
     Raises UserError: this is not a task of `srun`, the processes do not divide evenly among its tasks, or SLURM does
     not name the hosts.

@@ -31,12 +31,7 @@ _FOLDERS = ("data_dir", "result_dir", "checkpoint_dir")
 
 
 def main(backend: str, command: Sequence[str]) -> int:
-    """Checks this process; returns 0, or 1 if a check failed.
-
-    Args:
-      backend: config.replicas.
-      command: of the run that is to follow; its folders are looked at.
-    """
+    """Checks this process and the folders of the `command` that is to follow; returns 0, or 1 if a check failed."""
     heartbeat.start()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     folders = dict(

@@ -40,13 +40,9 @@ def with_system(options: B, otherwise: str | None = None) -> B:
 def configure(
     benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, str]]
 ) -> tuple[RunConfig, list[automatic.Choice]]:
-    """Returns the validated configuration, and the choices that `--system=here` made.
+    """Returns the validated configuration, and the choices that `--system=here` made; overrides are [(path, value)].
 
     Raises UserError if a preset, field or value is unknown, or fields contradict each other or the data.
-
-    Args:
-      options: the flags.
-      overrides: [(path, value)] from the command line.
     """
     module = benchmarks.module(benchmark, "presets")
     overrides = [*_target(module.Config, options.target), *overrides]

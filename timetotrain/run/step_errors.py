@@ -19,14 +19,10 @@ def explained(
     diagnose: Diagnose | None,
     say: Callable[[str], None],
 ) -> UserError | None:
-    """Returns the error to raise instead of `error`; None if there is no better explanation.
+    """Returns the error to raise instead of `error` of the steps; None if there is no better explanation.
 
-    Args:
-      error: the exception that the steps raised.
-      replicas: the steps' backend; None before it exists.
-      batch_field: the configuration field that makes the steps smaller.
-      diagnose: `Task.diagnose`, if the steps read data; it may take minutes.
-      say: prints a line for the user.
+    `replicas` is None before the backend exists; `batch_field` makes the steps smaller; `diagnose` is `Task.diagnose`,
+    if the steps read data, and may take minutes.
     """
     if replicas is not None and replicas.peer_lost(error):
         return PeerLostError()
@@ -41,9 +37,6 @@ def explained(
 @contextlib.contextmanager
 def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | None = None) -> Iterator[None]:
     """Explains errors of steps outside a run, as timetotrain/run/run.py does inside one.
-
-    Args:
-      replicas, batch_field, diagnose: as in `explained`.
 
     Raises UserError: another process is lost, memory is too small, or `diagnose` found the cause. Other errors
     propagate.

@@ -157,14 +157,9 @@ def run(
     timeout: float = 300,
     by: Mapping[str, str] | None = None,
 ) -> Iterator[Result]:
-    """Runs every fault's tests, `slots` at a time, and yields results as they arrive.
+    """Runs every fault's tests, in `slots` copies of the project in an empty folder; yields results as they arrive.
 
-    Args:
-      faults: the faults to try.
-      scratch: an empty folder for the copies and the tests' output.
-      slots: number of project copies, each with one fault at a time.
-      timeout: seconds after which a fault counts as TIMEOUT.
-      by: the tests that caught the faults before; they run first.
+    After `timeout` seconds a fault counts as TIMEOUT. The tests that caught the faults before, `by`, run first.
     """
     _import_libraries()
     free = [scratch / f"copy{i}" for i in range(slots)]

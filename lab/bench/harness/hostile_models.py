@@ -21,13 +21,9 @@ _FINE = (str(ROOT), sys.prefix, sys.base_prefix)
 
 
 def run(number: int, seed: int, sound: tuple[Path, Path], place: Path) -> dict[str, Any]:
-    """Makes and tries one case in this process; returns the observations.
+    """Makes and tries one case in this process, in an empty folder; returns the observations.
 
-    Args:
-      number: number of the case: even ones are checkpoints, odd ones exports.
-      seed: seed of the mutations.
-      sound: a valid checkpoint and its export.
-      place: an empty folder.
+    Even numbers are checkpoints, odd ones exports; `sound` is a valid checkpoint and its export.
     """
     rng = random.Random(f"{seed} {number}")
     verb, model = "predict", place / "model"

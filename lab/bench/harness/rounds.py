@@ -95,15 +95,9 @@ def rows_of(times: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
 
 
 def compare(commands: Mapping[str, Sequence[str]], steps: int, rounds: int) -> dict[str, dict[str, Any]]:
-    """Times processes, including "ours", in alternating rounds.
+    """Times the processes of {contender: command}, including "ours", in alternating rounds.
 
-    Args:
-      commands: {contender: command of its process}.
-      steps: steps per round.
-      rounds: rounds per contender.
-
-    Returns:
-      {contender: `rows_of` for `steps` steps, its median "cpu_seconds", and facts about the contender}.
+    Returns {contender: `rows_of` for `steps` steps, its median "cpu_seconds", and facts about the contender}.
     """
     contenders = [Contender(name, each) for name, each in commands.items()]
     for contender in contenders:

@@ -73,12 +73,9 @@ QUICK = "one small round, to see that everything runs; writes nothing"
 
 
 def parser(doc: str | None, output: str | None = None, rounds: int | None = None) -> argparse.ArgumentParser:
-    """Returns a parser with `--rounds` and `--output` if their defaults are given.
+    """Returns a parser with `--rounds` and `--output`, a file in lab/bench/results/, if their defaults are given.
 
-    Args:
-      doc: the script's docstring; its first line is the description.
-      output: name of the result file in lab/bench/results/.
-      rounds: rounds per contender.
+    The first line of `doc`, the script's docstring, is the description.
     """
     whole = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     if rounds is not None:

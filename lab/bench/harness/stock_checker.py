@@ -111,10 +111,9 @@ class Stock(NamedTuple):
 
 
 class Kept:
-    """The stock checker's verdicts, in a file of JSON lines; the key is a log's content, its rule file, the version.
+    """The stock checker's verdicts, in a file of JSON lines, or in memory alone if `path` is None.
 
-    Args:
-      path: the file; None: keep them in memory alone.
+    The key is a log's content, its rule file, the version.
     """
 
     def __init__(self, path: Path | None = None):

@@ -107,19 +107,6 @@ def test_nothing_starts_after_the_signal(tmp_path) -> None:
     assert signal.getsignal(signal.SIGTERM) != actual._on_signal
 
 
-def test_an_error_of_the_caller_ends_the_child() -> None:
-    started = []
-
-    def fail(process: subprocess.Popen) -> None:
-        started.append(process)
-        raise OSError
-
-    found = children.Children()
-    with pytest.raises(OSError):
-        found.run(["sleep", "120"], fail)
-    assert started[0].wait(30) and not found._running
-
-
 def test_a_session_is_killed_as_a_whole() -> None:
     script = "set -m; sleep 120 & echo $!; wait"  # The command has its own process group.
     leader = subprocess.Popen(
