@@ -47,7 +47,7 @@ test-all: $(VENV)/.dev ## the tests that make test leaves out, but for e2e; CI r
 	@$(MAKE) -s horovod || echo "going on without Horovod: its tests will be skipped" >&2
 	@$(PY) -m tools.run_tests -n 2 --dist loadfile -m "not study and not e2e" --rest $(ARGS)
 
-quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, ten minutes on two cores
+quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, five minutes on two cores
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" --quick $(ARGS)
 

@@ -1,6 +1,6 @@
 """Tests gradient sums against numpy: buckets, routes, and the bf16 wire within its error bound.
 
-The tests here run on the devices of one process; test_sharded_update.py also runs `sums` in several processes.
+The tests here run on the devices of one process; test_sharded_update_processes.py runs `sums` in several processes.
 """
 
 import dataclasses

@@ -1,15 +1,13 @@
 """Tests the sharded update against the whole one: optimizers and routes, on every backend that runs here."""
 
 import functools
-import pathlib
 
 import numpy as np
 import pytest
 
 from common.config.schema import Communication
 from common.errors import UserError
-from common.train import checkpoint
-from tests.common.distributed import test_gradient_sum, updates
+from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
 from tests.common.distributed.updates import OPTIMIZERS, furthest, sharded
 
@@ -117,78 +115,3 @@ def test_one_small_all_reduce_carries_the_norms_of_all_layers(monkeypatch):
     runner.steps(1)
     # Each replica traces the step: norms of the weight and of the gradient, for two kernels and the table.
     assert sizes.count([6]) == 2
-
-
-# -- In several processes --------------------------------------------------------------------------------------------
-
-# With 2 replicas every route is the flat one.
-IN_PROCESSES = {
-    "sgd": sharded(), "lars": ROUTES["2d"], "adam": ROUTES["blocks"], "lazy_adam": ROUTES["hierarchical"],
-    "adam clipped": Communication("2d", bucket_bytes=2500), "lamb": sharded(), "schedule_free_sgd": sharded(),
-    "muon": sharded(), "shampoo": sharded(), "soap": sharded(),
-}  # fmt: skip
-
-
-def resumed(backend, number, folder):
-    """Trains 5 steps, saves, trains 15 more, then repeats the 15 from the checkpoint: weights, slots, moments."""
-    first = updates.Runner(backend, number, "lazy_adam", sharded())
-    first.steps(5)
-    first.state.step.assign(5)
-    checkpoint.save(first, folder)
-    results = []
-    for runner in (first, updates.Runner(backend, number, "lazy_adam", sharded())):
-        if runner is not first:
-            assert checkpoint.restore_latest(runner, folder) == 5
-        runner.steps(15, first=5)
-        local = runner.replicas.local_results
-        results.append([*(local(v)[0].numpy() for v in runner.state.model.variables), *runner.slots()])
-    return results
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param((b, n), id=f"{b}-{n}", marks=[pytest.mark.e2e] if n == 4 else [])
-        for b in ("horovod", "multiworker")
-        for n in (2, 4)
-    ],
-)
-def world(request, tmp_path_factory):
-    """(number of processes, the results of all calls, the folder with a checkpoint)."""
-    backend, number = request.param
-    folder = tmp_path_factory.mktemp("world")
-    calls = {"sums": functools.partial(test_gradient_sum.sums, backend, number, "float64")}
-    for optimizer, communication in IN_PROCESSES.items():
-        calls[optimizer] = functools.partial(updates.free_run, backend, number, optimizer, communication)
-    calls["resumed"] = functools.partial(resumed, backend, number, folder)
-    return number, processes.run(backend, number, calls), folder
-
-
-def test_processes_sum_as_numpy_does(world):
-    number, results, _ = world
-    by_process = results["sums"]
-    merged = {name: [copy for result in by_process for copy in result[name]] for name in by_process[0]}
-    test_gradient_sum.check_sums(merged, number, "float64")
-
-
-@pytest.mark.parametrize("optimizer", IN_PROCESSES)
-def test_processes_equal_the_whole_update_on_one(world, optimizer):
-    _, results, _ = world
-    by_process = results[optimizer]
-    for result in by_process:
-        check(result, optimizer)
-        for mine, first in zip(result[1], by_process[0][1], strict=True):
-            np.testing.assert_array_equal(mine[0], first[0], "replicas differ")
-
-
-def test_processes_resume_bitwise_and_one_replica_restores_what_they_wrote(world):
-    _, results, folder = world
-    for uninterrupted, after in results["resumed"]:
-        for mine, other in zip(after, uninterrupted, strict=True):
-            np.testing.assert_array_equal(mine, other)
-    assert [p.name for p in pathlib.Path(folder).iterdir()] == ["checkpoint_00000005.npz"]
-    alone = updates.Runner("single", 1, "lazy_adam")
-    assert checkpoint.restore_latest(alone, folder) == 5
-    alone.steps(15, first=5)
-    for after, _ in results["resumed"]:
-        assert furthest(after[-len(alone.slots()) :], alone.slots()) <= 1e-8
