@@ -37,7 +37,7 @@ def test_make_test_runs_slow_files_that_exist_each_with_a_reason():
 @pytest.mark.parametrize("flags", [["--headline"], ["--rest"]])
 def test_make_test_and_make_test_all_divide_the_files(flags):
     """A slow file that is no headline is left to `make test-all`; a quick one and a headline are not."""
-    files = [f"tests/resnet/test_{name}.py" for name in ("alexnet", "end_to_end", "task")]
+    files = [f"tests/resnet/test_{name}.py" for name in ("alexnet", "presets", "task")]
     assert all((ROOT / name).is_file() for name in files)
     command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", *flags, "tests/resnet"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
