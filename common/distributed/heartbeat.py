@@ -59,7 +59,7 @@ class Link:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def tell(self, **facts: Any) -> bool:
-        """Sends facts to the launcher, which knows log, start, error, lost, signal, result; False if none was sent."""
+        """Sends facts to the launcher (`timetotrain/launch/watch/` reads them); False if none was sent."""
         if self._pipe is None:
             return False
         try:
