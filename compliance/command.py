@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks the paths and prints or writes the outcome. Returns the verdict's exit status; with --strict, 1 for any finding."""
+    """Checks the paths, prints or writes the outcome. Returns the exit status; with --strict, 1 for any finding."""
     outcome = check(options.paths, options.ruleset, options.division)
     text = FORMATS[options.format](outcome)
     if options.output:

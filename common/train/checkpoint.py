@@ -172,9 +172,9 @@ def restore_latest(
 ) -> int | None:
     """Restores the newest checkpoint of `folder` that is complete into the loop's state.
 
-    A damaged one is set aside under another name if there is one before it, and `say` gets a line. Returns its step, or None if there is
-    no checkpoint. Raises UserError if every file is damaged, or one belongs to another configuration, to other data, or
-    differs from what the other processes read.
+    A damaged one is set aside under another name if there is one before it, and `say` gets a line. Returns its step,
+    or None if there is no checkpoint. Raises UserError if every file is damaged, or one belongs to another
+    configuration, to other data, or differs from what the other processes read.
     """
     replicas, folder = loop.state.replicas, pathlib.Path(folder)
     paths = checkpoint_file.checkpoints(folder)

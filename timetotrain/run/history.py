@@ -163,7 +163,7 @@ class History:
             raise UserError(f"{self._path}: cannot write: {error.strerror}; {files.FIX}") from error
 
     def summary(self) -> list[str]:
-        """Returns the lines that end the run's output: the best checkpoint, and one line per evaluation."""
+        """Returns lines for the end of the run's output: the best checkpoint, and one line per evaluation."""
         evaluations, lines = self.evaluations, []
         chosen = best(self._config.quality, evaluations, self._steps())
         if chosen and self._checkpoints:
