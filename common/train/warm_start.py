@@ -52,10 +52,6 @@ class Match:
             lines += [f"  {kind:5} and {len(some) - SHOWN} more"] if len(some) > SHOWN else []
         return "\n".join(lines)
 
-    def facts(self) -> dict[str, Any]:
-        """Returns the same facts for run.json."""
-        return dataclasses.asdict(self)
-
 
 def variables(model: tf.Module) -> dict[str, tf.Variable]:
     """Returns an inference's variables by name, without counters, carried state and replicas' own moments.

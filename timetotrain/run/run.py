@@ -151,7 +151,7 @@ class Run:
         taken = start.start(loop.state, loop.task, self.config.init)
         self.reporter.say(taken.table())
         if self.recorder is not None:
-            self.recorder.facts["weights"] = taken.facts()
+            self.recorder.facts["weights"] = dict(vars(taken))
 
     def _resume(self) -> int:
         if not self.options.checkpoint_dir:

@@ -163,21 +163,11 @@ def _options(options: argparse.Namespace, benchmark: str) -> Options:
     part = options.eval_part
     if options.workers < 1 or options.seed < 0 or options.short_side < 16:
         raise UserError("--workers: at least 1; --seed: at least 0; --short-side: at least 16")
-    return Options(
-        eval_part=(0.05 if benchmark in _TEXT else 0.1) if part is None else part,
-        seed=options.seed,
-        most_broken=options.most_broken,
-        workers=options.workers,
-        names=options.names,
-        annotations=options.annotations,
-        eval_annotations=options.eval_annotations,
-        eval_sources=tuple(options.eval),
-        vocabulary_size=options.vocabulary_size,
-        max_length=options.max_length,
-        languages=tuple(options.languages) if options.languages else None,
-        short_side=options.short_side,
-        strict=options.strict,
-    )
+    fields = {field.name for field in dataclasses.fields(Options)}
+    values = {name: value for name, value in vars(options).items() if name in fields}
+    values["eval_part"] = (0.05 if benchmark in _TEXT else 0.1) if part is None else part
+    languages = tuple(options.languages) if options.languages else None
+    return Options(**{**values, "eval_sources": tuple(options.eval), "languages": languages})
 
 
 def _page(module: Converter, out: Path, made: Made, report: Report) -> Path:
