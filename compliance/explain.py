@@ -41,9 +41,8 @@ def _metadata(spec: dict) -> list[str]:
         phrases += [f"{_named(name, predicate)} with {having}" for name, predicate in wanted.items()]
     if "collects" in spec:
         names = spec["collects"]["all_of"]
-        phrases.append(
-            f"in all records together each of {len(names)} names once: {', '.join(names[:3])}, ..."
-        )
+        once = f"each of {len(names)} names once: {', '.join(names[:3])}, ..."
+        phrases.append(f"in all records together {once}")
     return phrases
 
 
@@ -179,9 +178,8 @@ def table(ruleset: str, division: str, benchmark: str) -> str:
             raise UserError(f"ruleset {ruleset} has no {word} {value!r}; {hint((value,), choices)}")
     name = rules.benchmark_section(ruleset, division, benchmark)
     if name not in rules.names(ruleset):
-        raise UserError(
-            f"ruleset {ruleset} names {benchmark} and has no rules for it; name an earlier --ruleset"
-        )
+        said = f"ruleset {ruleset} names {benchmark} and has no rules for it"
+        raise UserError(f"{said}; name an earlier --ruleset")
     info = rules.load(ruleset, name)
     common = [one for one in ("common", f"{division}/common") if one in rules.names(ruleset)]
     every = {key: spec for one in common for key, spec in rules.load(ruleset, one)["keys"].items()}

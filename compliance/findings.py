@@ -61,23 +61,14 @@ class Groups:
     """
 
     def __init__(self) -> None:
-        self._first: dict[tuple, Finding] = {}
-        self._lines: dict[tuple, array] = {}
+        self._groups: dict[tuple, tuple[Finding, array]] = {}
 
     def add(self, findings: Iterable[Finding]) -> None:
         """Adds findings of any files, in the order in which the check produces them."""
         for finding in findings:
             kind = (finding.path, finding.rule, finding.severity, finding.message, finding.expected)
-            if kind not in self._first:
-                self._first[kind] = finding
-            elif (lines := self._lines.get(kind)) is not None:
-                lines.append(finding.line)
-            else:
-                self._lines[kind] = array("Q", (self._first[kind].line, finding.line))
+            self._groups.setdefault(kind, (finding, array("Q")))[1].append(finding.line)
 
     def findings(self) -> list[Finding]:
         """Returns one finding per group, in the order of first occurrence."""
-        return [
-            finding._replace(lines=self._lines[kind]) if kind in self._lines else finding
-            for kind, finding in self._first.items()
-        ]
+        return [one._replace(lines=lines) if len(lines) > 1 else one for one, lines in self._groups.values()]

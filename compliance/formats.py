@@ -9,11 +9,11 @@ from compliance.api import Outcome
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.log.check_log import ASKED_FOR, LogResult
 from compliance.sarif import as_sarif, clean
+from compliance.submission.tree_files import LOG_SUFFIXES
 
 _SHOWN_RULESETS = 8  # how many lines the text output spends on rulesets
 _SHOWN_LINES = 12
 _SHOWN_LOGS = 3
-_LOGS = (".txt", ".log", ".out")
 _WIDTH = 160
 
 
@@ -55,7 +55,7 @@ def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[F
         folder = str(Path(finding.path).parent)
         kind = (folder, finding.rule, finding.severity, finding.message, finding.expected, finding.found)
         stands = first.setdefault(kind, finding)
-        if finding.severity == ADVICE and finding.path.endswith(_LOGS) and stands.path != finding.path:
+        if finding.severity == ADVICE and finding.path.endswith(LOG_SUFFIXES) and stands.path != finding.path:
             alike[id(stands)].append(finding)
             continue
         shown.append(finding)
@@ -166,6 +166,5 @@ def as_junit(outcome: Outcome) -> str:
     return "\n".join([*lines, "</testsuite>"])
 
 
-FORMATS: dict[str, Callable[[Outcome], str]] = {
-    "text": as_text, "json": as_json, "junit": as_junit, "sarif": as_sarif,
-}  # fmt: skip
+_Format = Callable[[Outcome], str]
+FORMATS: dict[str, _Format] = {"text": as_text, "json": as_json, "junit": as_junit, "sarif": as_sarif}

@@ -59,6 +59,5 @@ def hidden(text: str) -> str:
     if text.isascii() and text.isprintable():
         return ""
     found = dict.fromkeys(one for one in text[:1000] if unicodedata.category(one) in _HIDDEN)
-    return ", ".join(
-        f"U+{ord(one):04X} {unicodedata.name(one, 'control character')}" for one in list(found)[:4]
-    )
+    named = (f"U+{ord(one):04X} {unicodedata.name(one, 'control character')}" for one in list(found)[:4])
+    return ", ".join(named)

@@ -121,9 +121,8 @@ class Run:
         """
         lacking = missing_keys(*self._rules, self._seen)
         if lacking:
-            raise UserError(
-                f"{self.path}: {self.ruleset} asks for {', '.join(lacking)}; add it to the header"
-            )
+            said = f"{self.ruleset} asks for {', '.join(lacking)}"
+            raise UserError(f"{self.path}: {said}; add it to the header")
         refused = next((one for one in self.findings if one.severity == ERROR), None)
         if refused is not None:
             said = f"expected {refused.expected}, found {refused.found}"

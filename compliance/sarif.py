@@ -48,9 +48,8 @@ def _result(finding: Finding, index: int) -> dict:
     if len(finding.lines) > _MAX_PLACES:
         message += f" ({len(finding.lines)} lines in all.)"
     artifact = {"artifactLocation": _artifact(finding.path)}
-    first, *others = (
-        {"physicalLocation": artifact | ({"region": {"startLine": line}} if line else {})} for line in lines
-    )
+    regions = ({"region": {"startLine": line}} if line else {} for line in lines)
+    first, *others = ({"physicalLocation": artifact | region} for region in regions)
     result = {
         "ruleId": clean(finding.rule), "ruleIndex": index, "level": _LEVELS.get(finding.severity, "note"),
         "message": {"text": clean(message)}, "locations": [first],

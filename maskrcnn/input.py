@@ -148,9 +148,8 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     """
     train, held_out = coco_records.splits(config, data_dir, FIX)
     coco_records.check_there(coco_records.annotation_file(config, data_dir))
-    if all(
-        record_counts.noted(files) for files in (train, held_out)
-    ):  # Without notes, the index supplies the numbers later, on the clock.
+    # Without notes, the index supplies the numbers later, on the clock.
+    if all(record_counts.noted(files) for files in (train, held_out)):
         coco_records.check_totals(train, held_out, config, read=False)
     for files in (train, held_out):
         if "://" not in files[0] and not coco_index.is_kept(files):

@@ -85,20 +85,12 @@ def _example(item: images.Item, label: int, name: str) -> bytes:
             picture = pictures.read(encoded, turn=item.upright)
     except pictures.BadPictureError as error:
         raise UserError(f"{item.path}: {item.name} is no picture ({error}); get a sound copy") from error
-    return tfrecords.example(
-        {
-            "image/encoded": picture.encoded,
-            "image/format": "JPEG",
-            "image/colorspace": "RGB",
-            "image/channels": 3,
-            "image/height": picture.height,
-            "image/width": picture.width,
-            "image/filename": item.name,
-            "image/class/label": label,
-            "image/class/synset": item.synset,
-            "image/class/text": name,
-        }
-    )
+    return tfrecords.example({
+        "image/encoded": picture.encoded, "image/format": "JPEG", "image/colorspace": "RGB",
+        "image/channels": 3, "image/height": picture.height, "image/width": picture.width,
+        "image/filename": item.name, "image/class/label": label, "image/class/synset": item.synset,
+        "image/class/text": name,
+    })  # fmt: skip
 
 
 def _note(folder: Path, splits: dict[str, tuple[list[images.Item], int]]) -> None:
@@ -166,17 +158,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--train", required=True, help="ILSVRC2012_img_train.tar, or a folder CLASS/*.JPEG")
     parser.add_argument("--validation", help="ILSVRC2012_img_val.tar, or a folder CLASS/*.JPEG")
     parser.add_argument("--validation-labels", help="the WordNet id of each image of a validation tar file")
-    parser.add_argument(
-        "--hold-out", type=float, metavar="PART", help="validate on this part of --train instead"
-    )
+    part = "validate on this part of --train instead"
+    parser.add_argument("--hold-out", type=float, metavar="PART", help=part)
     parser.add_argument("--class-names", metavar="FILE", help="lines of WordNet id and name")
     parser.add_argument("--train-shards", type=int, default=1024)
     parser.add_argument("--validation-shards", type=int, default=128)
     parser.add_argument("--train-md5", help="refuse a training tar file with another checksum")
     parser.add_argument("--validation-md5", help="refuse a validation tar file with another checksum")
-    parser.add_argument(
-        "--workers", type=int, help="processes (default: one per core for over 1 GB of images)"
-    )
+    processes = "processes (default: one per core for over 1 GB of images)"
+    parser.add_argument("--workers", type=int, help=processes)
     arguments = parser.parse_args(argv)
     splits = _splits(arguments)
     size = sum(item.size for items, _ in splits.values() for item in items)

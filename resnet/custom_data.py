@@ -52,9 +52,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
     folder_conversion.report_pictures(report, looked)
     parts = [{item.place: looked[item.place].digest for item in part} for part in (train, held)]
     folder_conversion.report_copies(report, *parts, "picture")
-    near_copies.report_across(
-        report, *({i.place: looked[i.place].thumbnail for i in p} for p in (train, held))
-    )
+    thumbnails = ({item.place: looked[item.place].thumbnail for item in part} for part in (train, held))
+    near_copies.report_across(report, *thumbnails)
     twins = ((item.place, looked[item.place].digest, item.synset) for item in (*train, *held))
     folder_conversion.report_twins(report, twins, "picture")
     synsets = sorted({item.synset for item in train})

@@ -143,9 +143,8 @@ def members(source: Path, offset: int = 0) -> list[tarfile.TarInfo]:
         raise UserError(f"cannot read {source}: {error.strerror}; {fix}") from error
     except (tarfile.TarError, ValueError, OverflowError) as error:  # The latter two: sizes that no file has.
         raise UserError(f"{source}: damaged at byte {offset} ({error}); download it again") from error
-    if files and block != bytes(
-        tarfile.BLOCKSIZE
-    ):  # A whole tar file has an empty block behind the last member.
+    # A whole tar file has an empty block behind the last member.
+    if files and block != bytes(tarfile.BLOCKSIZE):
         raise UserError(f"{source}: ends inside or behind {files[-1].name}; download it again")
     return files
 

@@ -116,9 +116,8 @@ def colours(pixels: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
     draw = tf.random.stateless_uniform([4], key + _COLOUR, -1.0, 1.0, alg="philox")
     limits = tf.constant([data.brightness, data.contrast, data.saturation, data.hue])
     change = draw * limits
-    if (
-        data.colours == "tensorflow"
-    ):  # G6 ssd/dataloader.py, color_jitter: a summand, then each channel's own mean.
+    # G6 ssd/dataloader.py, color_jitter: a summand, then each channel's own mean.
+    if data.colours == "tensorflow":
         image = tf.image.adjust_contrast(pixels / 255 + change[0], 1 + change[1])
         return tf.image.adjust_hue(tf.image.adjust_saturation(image, 1 + change[2]), change[3]) * 255
     image = tf.clip_by_value(pixels / 255 * (1 + change[0]), 0.0, 1.0)

@@ -41,9 +41,8 @@ class Task(task.Task):
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         codes, logits = self._outputs(model, batch, training=True)
         anchors = tf.constant(self._anchors(), codes.dtype)
-        boxes, classes, weight = (
-            self._spatial.own_images(batch[name]) for name in ("boxes", "classes", "weight")
-        )
+        own = self._spatial.own_images
+        boxes, classes, weight = (own(batch[name]) for name in ("boxes", "classes", "weight"))
         wanted = multibox.targets(tf.cast(boxes, codes.dtype), classes, anchors, self.config.match_overlap)
         losses = multibox.per_image(codes, logits, wanted, self.config.negatives_per_positive)
         weight = tf.cast(weight, codes.dtype)

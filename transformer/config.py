@@ -114,9 +114,8 @@ class Config(RunConfig):
     def serving_length(self) -> int:
         """Maximum tokens of a sentence to translate outside a run: the longest in training or evaluation."""
         decode = self.decode
-        room = (
-            max(self.packed_length, decode.target_length) - decode.extra_length
-        )  # Positions that have a signal.
+        # Positions that have a signal.
+        room = max(self.packed_length, decode.target_length) - decode.extra_length
         return min(max(decode.source_length, self.max_sequence_length), room)
 
     def validate_own_fields(self) -> None:

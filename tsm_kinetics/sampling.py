@@ -59,20 +59,9 @@ def train_window(height: int, width: int, size: int, data: Data, rng: np.random.
     down, right = (height - crop_height) // 4, (width - crop_width) // 4
     # Corners, centre, edge midpoints, and centres of the four quarters.
     places = [
-        (0, 0),
-        (0, 4),
-        (4, 0),
-        (4, 4),
-        (2, 2),
-        (2, 0),
-        (2, 4),
-        (4, 2),
-        (0, 2),
-        (1, 1),
-        (1, 3),
-        (3, 1),
+        (0, 0), (0, 4), (4, 0), (4, 4), (2, 2), (2, 0), (2, 4), (4, 2), (0, 2), (1, 1), (1, 3), (3, 1),
         (3, 3),
-    ]
+    ]  # fmt: skip
     top, left = places[int(rng.integers(len(places)))]
     return np.array([top * down, left * right, crop_height, crop_width], np.int32)
 

@@ -22,10 +22,11 @@ class Task(task.Task):
 
     input = pipeline
     has_pictures = True
+    # TensorFlow raises these for an exception in a numpy_function.
     input_errors = (
         *task.Task.input_errors,
         tf.errors.UnknownError,
-    )  # TensorFlow raises these for an exception in a numpy_function.
+    )
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)

@@ -127,12 +127,10 @@ class Buckets:
 
         Returns (static lengths, int64 [steps]; this shard's example indices, int32 [steps, global batch / shards]).
         """
-        steps = list(
-            itertools.islice(self.endless(seed, global_batch, shard, start_step), end_step - start_step)
-        )
-        return np.array([length for length, _ in steps]), np.stack([part for _, part in steps]).astype(
-            np.int32
-        )
+        endless = self.endless(seed, global_batch, shard, start_step)
+        steps = list(itertools.islice(endless, end_step - start_step))
+        examples = np.stack([part for _, part in steps])
+        return np.array([length for length, _ in steps]), examples.astype(np.int32)
 
 
 def least_padding(lengths: np.ndarray, count: int) -> list[int]:

@@ -9,9 +9,8 @@ from PIL import Image
 from common.data.report import Report
 
 SIDE = 16  # Pixels of a thumbnail's side.
-_SAMPLES = (
-    8 * SIDE
-)  # Pixels of a picture's side that a thumbnail is made from; more cost time and show no more.
+# Pixels of a picture's side that a thumbnail is made from; more cost time and show no more.
+_SAMPLES = 8 * SIDE
 # Pictures are nearly the same if their thumbnails' mean difference is less than this part of their contrast (standard
 # deviation), and their contrast is enough to tell. Another JPEG quality or size of one photograph gives 0.01; frames of
 # a film a second apart give more. This project's choice, like the number of neighbours compared.
@@ -95,6 +94,5 @@ def report_across(report: Report, train: Mapping[str, bytes], held: Mapping[str,
     names = [*train, *held]
     for one, other in pairs([*train.values(), *held.values()]):
         if (one < len(train)) != (other < len(train)):
-            report.suspect(
-                "nearly the same picture to train and to evaluate on", f"{names[one]} and {names[other]}"
-            )
+            both = f"{names[one]} and {names[other]}"
+            report.suspect("nearly the same picture to train and to evaluate on", both)

@@ -32,9 +32,8 @@ def prepared(
     examples: tf.data.Dataset, prepare: Callable, private_threads: int, deterministic: bool = True
 ) -> tf.data.Dataset:
     """Applies `prepare` to each of the `examples`, on all threads."""
-    return examples.map(
-        prepare, num_parallel_calls=parallel_calls(private_threads), deterministic=deterministic
-    )
+    calls = parallel_calls(private_threads)
+    return examples.map(prepare, num_parallel_calls=calls, deterministic=deterministic)
 
 
 def ahead(batches: tf.data.Dataset, deterministic: bool, private_threads: int) -> tf.data.Dataset:

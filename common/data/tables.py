@@ -101,9 +101,8 @@ def read(path: str | os.PathLike) -> Table:
     lines = text_files.read(path)
     if path.suffix.lower() in _JSON_LINES:
         filled = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        return _of_objects(
-            path, ((number, _value(path, f"line {number}: ", line)) for number, line in filled)
-        )
+        values = ((number, _value(path, f"line {number}: ", line)) for number, line in filled)
+        return _of_objects(path, values)
     if path.suffix.lower() == ".json":
         return _of_list(path, "\n".join(lines))
     head, separator = _head(lines)

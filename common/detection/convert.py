@@ -175,9 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{split}-shards", type=int, default=shards)
         parser.add_argument(f"--{split}-md5", help="refuse a zip file with another checksum")
     parser.add_argument("--masks", action="store_true", help="write the masks too, which Mask R-CNN needs")
-    parser.add_argument(
-        "--workers", type=int, help="processes (default: one per core for a zip file of over 1 GB)"
-    )
+    processes = "processes (default: one per core for a zip file of over 1 GB)"
+    parser.add_argument("--workers", type=int, help=processes)
     arguments = vars(parser.parse_args(argv))
     if arguments["annotations"]:
         conversion.verify(arguments["annotations"], arguments["annotations_md5"])
@@ -189,9 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _convert_split(split: str, arguments: Mapping[str, Any]) -> None:
     path = arguments[f"{split}_annotations"] or arguments["annotations"]
     if not path:
-        raise UserError(
-            f"--{split}-annotations: name the annotation file, or the zip file with --annotations"
-        )
+        fix = "name the annotation file, or the zip file with --annotations"
+        raise UserError(f"--{split}-annotations: {fix}")
     conversion.verify(arguments[split], arguments[f"{split}_md5"])
     large = os.path.isfile(arguments[split]) and os.path.getsize(arguments[split]) > 1e9
     dropped = convert(

@@ -123,9 +123,8 @@ def _report(
         by_split.append(kept)
     digests = ({name: one.digest for name, one in part.items()} for part in by_split)
     folder_conversion.report_copies(report, *digests, "picture")
-    near_copies.report_across(
-        report, *({name: one.thumbnail for name, one in part.items()} for part in by_split)
-    )
+    thumbnails = ({name: one.thumbnail for name, one in part.items()} for part in by_split)
+    near_copies.report_across(report, *thumbnails)
     _report_crowds(contents[0], report)
 
 
@@ -241,9 +240,8 @@ def drawn(
       description: supplies the classes' names.
       masks: uint8 [n, S, S] of 0 and 1, each filling its box, or None.
     """
-    scale = max(
-        1, round(400 / max(pixels.shape[:2]))
-    )  # Small pictures are enlarged, so that names can be read.
+    # Small pictures are enlarged, so that names can be read.
+    scale = max(1, round(400 / max(pixels.shape[:2])))
     height, width = (side * scale for side in pixels.shape[:2])
     image = Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST)
     single = len(description.labels) == 2  # One class needs no names.

@@ -140,9 +140,8 @@ def generate(data_dir: str | os.PathLike, pictures: Pictures, benchmark: str) ->
                 coco_write.examples(content, lambda image, jpegs=encoded: jpegs[image["id"]], masks=True)
             )
             for i in range(total):
-                tfrecords.write(
-                    folder / f"{tfrecords.shard_name(split, i, total)}.tfrecord", serialized[i::total]
-                )
+                name = f"{tfrecords.shard_name(split, i, total)}.tfrecord"
+                tfrecords.write(folder / name, serialized[i::total])
             (folder / SPLITS[split]).write_text(json.dumps(content))
         notes.write(folder, index=benchmark == "maskrcnn")
 

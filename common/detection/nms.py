@@ -85,9 +85,8 @@ def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, rounds: int) -
     """Suppresses within one tile by iterating to the fixed point, with `rounds` rounds per loop iteration."""
     size = boxes.shape[-2]
     earlier = tf.range(size) < tf.range(size)[:, None]
-    overlaps = (
-        box_ops.overlap(boxes, boxes, threshold) & earlier
-    )  # [..., j, i]: box i suppresses box j if kept
+    # [..., j, i]: box i suppresses box j if kept
+    overlaps = box_ops.overlap(boxes, boxes, threshold) & earlier
 
     def round_(_: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         after = kept

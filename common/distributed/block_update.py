@@ -103,9 +103,8 @@ def _factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
 def _padded(block: tuple[int, ...]) -> int:
     """Elements of the tiles that hold a block; a vector counts as one row."""
     *outer, rows, columns = (1, *block)
-    return math.prod(outer) * math.prod(
-        -(-n // tile) * tile for n, tile in zip((rows, columns), _TILE, strict=True)
-    )
+    sides = zip((rows, columns), _TILE, strict=True)
+    return math.prod(outer) * math.prod(-(-n // tile) * tile for n, tile in sides)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +126,8 @@ class Block(Piece):
         layout, replica = self.grid, replicas.replica_id()
         cell, starts = layout.cell(replica), self.starts(replica)
         block = replicas.cut(tf.reshape(x, layout.shape), starts, layout.block)
-        for axis, (size, count, length) in enumerate(
-            zip(layout.shape, layout.counts, layout.block, strict=True)
-        ):
+        sides = zip(layout.shape, layout.counts, layout.block, strict=True)
+        for axis, (size, count, length) in enumerate(sides):
             if count * length > size:
                 owned = tf.range(length) + starts[axis] >= cell[axis] * length
                 along = [length if i == axis else 1 for i in range(len(layout.shape))]
@@ -167,9 +165,8 @@ class BlockUpdate(ShardedUpdate):
     def _plan(self) -> list[list[Piece]]:
         """Makes one piece for each weight."""
         count, pieces = self._replicas.num_replicas, []
-        for i, (weight, one, rows) in enumerate(
-            zip(self._weights, self._segments, self._by_rows, strict=True)
-        ):
+        described = zip(self._weights, self._segments, self._by_rows, strict=True)
+        for i, (weight, one, rows) in enumerate(described):
             shape = tuple(weight.shape)
             layout = grid(_viewed(shape), count, rows)
             about = {"shapes": (shape,), "replicas": count, "grid": layout}

@@ -107,9 +107,8 @@ class WeightUpdate(abc.ABC):
         self.rule = optimizers.rule(config.optimizer)
         skip = config.optimizer.skip_kinds
         self._segments = [optimizers.Whole(kinds[w.ref()], skip, w.ref() in outputs) for w in weights]
-        self._cuts = [
-            self.rule.cut(tuple(w.shape), s) for w, s in zip(self._weights, self._segments, strict=True)
-        ]
+        both = zip(self._weights, self._segments, strict=True)
+        self._cuts = [self.rule.cut(tuple(w.shape), s) for w, s in both]
         self.slots = self._make_slots()
         self._averages = Averages(weights, replicas, config.optimizer)
 

@@ -122,9 +122,8 @@ def _write(
                 if "partitioned_file" in program:
                     (path / program["partitioned_file"]).write_bytes(text.artifact(partitioned=True))
             stored |= {a.name: a.stored for a in batch.values() if a.stored is not None}
-            say(
-                f"{name}: {len(artifact) / 1e6:.2f} MB, {program['cost']['matrix_flops'] / 1e9:.3g} matrix GFLOP"
-            )
+            flops = program["cost"]["matrix_flops"]
+            say(f"{name}: {len(artifact) / 1e6:.2f} MB, {flops / 1e9:.3g} matrix GFLOP")
             program["reference"] = computed and reference.describe(computed, steps, training, batch, say)
             manifest["programs"].append(program)
     if not manifest["programs"] and not manifest["refused"]:
@@ -237,16 +236,14 @@ def _program(
     given = [batch[key] for key in sorted(batch)]  # The order in which tf.nest flattens a dict.
     names = [*(a.name for a in given), *map(steps.name_of, lowered.captured)]
     number = steps.replicas.number.name.partition(":")[0]
-    if number in names and f"%arg{names.index(number)}" not in set(
-        re.findall(r"%arg\d+\b(?!: )", lowered.text)
-    ):
+    used = set(re.findall(r"%arg\d+\b(?!: )", lowered.text)) if number in names else ()
+    if number in names and f"%arg{names.index(number)}" not in used:
         raise UserError(
             f"--export: XLA takes the replica's number in {name} as a constant; cut with Replicas.cut where a start "
             "depends on it"
         )
-    arguments = [
-        {"name": n, "shape": shape, "dtype": dtype} for n, (shape, dtype) in zip(names, lowered.arguments)
-    ]
+    pairs = zip(names, lowered.arguments)
+    arguments = [{"name": n, "shape": shape, "dtype": dtype} for n, (shape, dtype) in pairs]
     outputs = [output for output, _ in reference.outputs_of(lowered.returned)]
     results = []
     for i, (shape, dtype) in enumerate(lowered.results):

@@ -31,18 +31,9 @@ from common.optim.rule import (
 
 # Rules import these names from here (docs/extend.md).
 __all__ = [
-    "Matrices",
-    "Rule",
-    "Segments",
-    "Slots",
-    "WeightState",
-    "Whole",
-    "raw_gradient",
-    "rows_with_gradient",
-    "rule",
-    "with_decay",
-    "zeros",
-]
+    "Matrices", "Rule", "Segments", "Slots", "WeightState", "Whole", "raw_gradient", "rows_with_gradient",
+    "rule", "with_decay", "zeros",
+]  # fmt: skip
 
 _MAKERS: dict[str, Callable[[Optimizer], Rule]] = {
     "adamw": decoupled.adamw,

@@ -32,9 +32,8 @@ _MOST_ITERATIONS = 100  # "Scalable Second Order Optimization", the authors' cod
 _TOLERANCE = {tf.float64: 1e-13, tf.float32: 1e-6}
 # The same code's factor of a growing error, and its `failure_threshold` of an error with which a root is refused.
 _GROWTH, _CONVERGED = 1.2, 0.1
-KEPT_ROOTS = (
-    "kept_roots"  # Slot [k]: how often a matrix kept its last root, because the new one did not converge.
-)
+# Slot [k]: how often a matrix kept its last root, because the new one did not converge.
+KEPT_ROOTS = "kept_roots"
 _GRAFTS = {"sgd": (), "adagrad": ("graft",), "adam": ("graft",)}
 
 

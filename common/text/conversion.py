@@ -48,9 +48,8 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 def add_work_arguments(parser: argparse.ArgumentParser, shards: int) -> None:
     """Adds the flags for cleaning, shards and processes; `shards` is their default number."""
     parser.add_argument("--shards", type=int, default=shards, metavar="N")
-    parser.add_argument(
-        "--drop-bad", action="store_true", help="leave out, and count, empty and undecodable pairs"
-    )
+    bad = "leave out, and count, empty and undecodable pairs"
+    parser.add_argument("--drop-bad", action="store_true", help=bad)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N")
 
 

@@ -170,10 +170,9 @@ def _under_way(folder: ResultFolder, logs: Sequence[Log]) -> tuple:
     chances = estimate(Question(*reference, folder.needed, folder.may_fail, known, spoiled, step_of(runs)))
     reason = "more runs are expected to fail than may"
     if chances.low is not None:
-        reason = (
-            f"the mean of all {folder.needed} runs will be {chances.low:,.6g} to {chances.high:,.6g} (90 %); "
-        )
-        reason += f"at least {point.least:,.6g} is needed (reference {point.mean:,.6g})"
+        least = f"at least {point.least:,.6g} is needed (reference {point.mean:,.6g})"
+        span = f"{chances.low:,.6g} to {chances.high:,.6g} (90 %)"
+        reason = f"the mean of all {folder.needed} runs will be {span}; {least}"
     advice = _advise(chances, more)
     if kind == "smallest":
         advice += "; below the smallest batch size of the reference, a faster mean needs a point of its own"

@@ -76,9 +76,8 @@ def folders_of(
     for submission in submissions:
         org = f"{submission.path.name}/" if len(submissions) > 1 else ""
         for one in submission.folders:
-            of_runs = [
-                _log(run, logs[path], clock, path in growing) for path, run in zip(one.paths, one.runs)
-            ]
+            pairs = zip(one.paths, one.runs)
+            of_runs = [_log(run, logs[path], clock, path in growing) for path, run in pairs]
             bypass = tree_params.RCP_BYPASS in tree_params.flags(submission.path, one.path)
             scaling = factor(one.path, one.convergence).value
             yield f"{org}{one.system}/{one.benchmark}", one, of_runs, bypass, scaling

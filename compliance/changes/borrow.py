@@ -84,9 +84,8 @@ def run(options: argparse.Namespace) -> int:
     borrowing = compare(*sides, again)
     if options.format == "json":
         content = asdict(borrowing)
-        head = {name: content.pop(name) for name in ("benchmark", "ruleset")} | {
-            "allowed": not borrowing.refused
-        }
+        head = {name: content.pop(name) for name in ("benchmark", "ruleset")}
+        head["allowed"] = not borrowing.refused
         print(json.dumps(head | content, indent=2))
     else:
         print(_text(borrowing, again is not None))

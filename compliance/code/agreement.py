@@ -177,9 +177,8 @@ def of_tree(org: Path, folders: Mapping[Path, Sequence[Run]]) -> Iterator[tuple[
         for run in runs:
             groups.setdefault(str(run.settings.get("config_filename", "")), []).append(run)
         for group in groups.values():
-            agreements = (
-                compare(run.header | run.settings, folder.name, folder.parent.name, code) for run in group
-            )
+            place = folder.name, folder.parent.name
+            agreements = (compare(run.header | run.settings, *place, code) for run in group)
             worst = max((one for one in agreements if one), key=wrong, default=None)
             if worst is not None:
                 yield folder, [run.path for run in group], worst

@@ -43,9 +43,7 @@ class LogResult(NamedTuple):
     @property
     def passes(self) -> bool:
         """Whether the log has no error of its own, and its run aimed at a target."""
-        return not any(
-            finding.severity == ERROR or finding.rule == "no_mlperf_result" for finding in self.findings
-        )
+        return not any(one.severity == ERROR or one.rule == "no_mlperf_result" for one in self.findings)
 
 
 def check_log(

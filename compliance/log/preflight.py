@@ -34,9 +34,8 @@ def progress_unit(ruleset: str, division: str, benchmark: str) -> str:
     """
     section = rules.benchmark_section(ruleset, division, benchmark)
     if section not in rules.names(ruleset):
-        raise UserError(
-            f"ruleset {ruleset} has no {division} rules for {benchmark!r}; name another --ruleset"
-        )
+        said = f"ruleset {ruleset} has no {division} rules for {benchmark!r}"
+        raise UserError(f"{said}; name another --ruleset")
     info = rules.load(ruleset, section)
     if "aggregates" in info:
         return info["aggregates"]["by"]

@@ -39,9 +39,8 @@ def load(ruleset: str, name: str) -> dict:
     Raises UserError: the section does not exist.
     """
     if name not in names(ruleset):
-        raise UserError(
-            f"no rules {name!r} in ruleset {ruleset}; there are {', '.join(sorted(names(ruleset)))}"
-        )
+        known = ", ".join(sorted(names(ruleset)))
+        raise UserError(f"no rules {name!r} in ruleset {ruleset}; there are {known}")
     own = dict(_sections(ruleset)[name])
     if "extends" not in own:
         return own
@@ -123,9 +122,7 @@ class KeyRule:
         self.occurs = spec.get("occurs", "optional")
         self.once = self.occurs == "exactly_one"
         self.times = self.occurs["at_least"] if isinstance(self.occurs, dict) else self.occurs != "optional"
-        self.remembers = tuple(
-            (name, compile_formula(formula)) for name, formula in spec.get("remembers", ())
-        )
+        self.remembers = tuple((name, compile_formula(one)) for name, one in spec.get("remembers", ()))
         self.collects = spec.get("collects")
         saves = spec.get("saves_time")
         self.saves_time = (saves["in"], compile_formula(saves["by"])) if saves else None

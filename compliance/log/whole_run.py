@@ -243,9 +243,8 @@ def _off_plan(schedule: dict, epochs: list[float]) -> tuple[list, str]:
     end, every = spans[-1][1], schedule.get("then_every")
     within, later = [e for e in epochs if e <= end], [e for e in epochs if e > end]
     wrong = [epoch for epoch in within if not any(low <= epoch <= high for low, high in spans)]
-    wrong += [
-        low for low, high in spans if high < epochs[-1] and not any(low <= epoch <= high for epoch in within)
-    ]
+    past = [span for span in spans if span[1] < epochs[-1]]
+    wrong += [low for low, high in past if not any(low <= epoch <= high for epoch in within)]
     wrong += [epoch for n, epoch in enumerate(later, 1) if not every or epoch != end + n * every]
     return wrong, "evaluations after epochs " + planned(schedule)
 

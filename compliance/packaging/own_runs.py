@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,7 +188,7 @@ def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int
 
 
 def _git(source: Path, *arguments: str, text: bytes | None = None) -> bytes:
-    command: Sequence[str] = ("git", "-C", str(source), *arguments)
+    command = ("git", "-C", str(source), *arguments)
     try:
         done = subprocess.run(command, input=text, capture_output=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:

@@ -205,15 +205,11 @@ def _write_tree(root: Path, entries: list[Entry]) -> dict[str, str]:
         path = root / entry.path
         path.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
-        with path.open("xb") as file:
-            if isinstance(entry.content, bytes):
-                file.write(entry.content)
-                digest.update(entry.content)
-            else:
-                with open_file(entry.content) as source:
-                    while chunk := source.read(1 << 20):
-                        file.write(chunk)
-                        digest.update(chunk)
+        source = BytesIO(entry.content) if isinstance(entry.content, bytes) else open_file(entry.content)
+        with source, path.open("xb") as file:
+            while chunk := source.read(1 << 20):
+                file.write(chunk)
+                digest.update(chunk)
         if entry.sha256 not in ("", digest.hexdigest()):
             raise UserError(f"{entry.content}: was changed while it was packaged; package it again")
         path.chmod(entry.mode)

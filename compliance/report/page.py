@@ -168,12 +168,9 @@ def _overlay(card: ScoreCard, metric: str) -> dict:
     y = charts.quality_axis([run for _, run in timed], metric)
     order = sorted(timed, key=lambda pair: fate(card, pair[0]) not in ("counted", ""))
     plot = _plot(metric, y, card.runs[0], [charts.curve(run, metric, x, y, size) for _, run in order])
-    shown = (
-        (curve, run, fate(card, index) or "counted") for curve, (index, run) in zip(plot["curves"], order)
-    )
     lines = [
-        {"curve": curve, "name": run.path.stem, "fate": role, "minutes": run.minutes}
-        for curve, run, role in shown
+        {"curve": curve, "name": run.path.stem, "fate": fate(card, i) or "counted", "minutes": run.minutes}
+        for curve, (i, run) in zip(plot["curves"], order)
     ]
     return {**plot, "x": x, "unit": unit, "lines": lines}
 

@@ -66,10 +66,9 @@ def compared(benchmark: str, ruleset: str, judged: rcp.Convergence | None) -> tu
     if judged is None or judged.batch is None or judged.reference is None:
         return ()
     batches = [point.batch for point in rcp.pruned(benchmark, ruleset)]
-    near = [one for one in batches if one == judged.batch]
-    if not near:
-        near = [one for one in batches if one < judged.batch][-1:]
-        near += [one for one in batches if one > judged.batch][:1]
+    below = [one for one in batches if one < judged.batch]
+    above = [one for one in batches if one > judged.batch]
+    near = [judged.batch] if judged.batch in batches else [*below[-1:], *above[:1]]
     return tuple(origin(benchmark, ruleset, batch) for batch in near)
 
 

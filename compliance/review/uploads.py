@@ -120,8 +120,8 @@ def merge(
             if name in origin:
                 changes.append(_again(organisation, name, folder, origin[name].entries()[name]))
             else:
-                place = os.path.relpath(folder, os.path.commonpath([sent.path.parent for sent in uploads]))
-                said = f"only in {place}; the last upload named {one.name} is without it"
+                shown = os.path.relpath(folder, os.path.commonpath([sent.path.parent for sent in uploads]))
+                said = f"only in {shown}; the last upload named {one.name} is without it"
                 changes.append(Change(organisation, "vanished", name, said))
     sources = {name: one.path.as_posix() for name, one in origin.items()}
     if len(latest) == 1:

@@ -11,7 +11,7 @@ from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.log.lines import TOKEN
 
 _RESULT = re.compile(r"result_.*\.txt")
-_LOG_SUFFIXES = (".txt", ".log", ".out")
+LOG_SUFFIXES = (".txt", ".log", ".out")
 # mlcommons/training_results_v1.0 and later: READMEs and scripts lie in folders of any name below the benchmark.
 _ANYWHERE_FROM = "1.0.0"
 _MAX_FOLDERS = 20_000
@@ -58,7 +58,7 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
                 else:
                     findings.append(unchecked(path, "this file", kind, "put the log itself here, not a link"))
             elif kind_of(path) == "file":
-                (others if name.endswith(_LOG_SUFFIXES) else rest).append(path)
+                (others if name.endswith(LOG_SUFFIXES) else rest).append(path)
         place = place_of(Path(os.path.abspath(directory)))
         if place and place[2] and not names and not any(_RESULT.fullmatch(name) for name in files):
             found = f"{len(files)} other files"
@@ -234,9 +234,7 @@ def _missing_by_system(root: Path, pairs: list[str]) -> Iterator[Finding]:
         except OSError as error:  # do not report files in an unreadable directory as missing
             yield unreadable_directory(error.filename, error)
             continue
-        missing = [
-            name for name in _SCRIPTS if name not in present and not (name == "README.md" and name in shared)
-        ]
+        missing = [name for name in _SCRIPTS if name not in present | (shared & {"README.md"})]
         if not any(name.startswith(f"{system}_") and name.endswith(".json") for name in present):
             missing.append(f"{system}_<implementation>.json")
         if missing:

@@ -278,9 +278,8 @@ def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:
     """
     where = {r: (g, p) for g, group in enumerate(groups) for p, r in enumerate(group)}
     if sorted(where) != list(range(num_replicas)) or len({len(g) for g in groups}) != 1:
-        raise UserError(
-            f"groups {list(map(list, groups))} do not partition {num_replicas} replicas into equal parts"
-        )
+        said = f"do not partition {num_replicas} replicas into equal parts"
+        raise UserError(f"groups {list(map(list, groups))} {said}")
     for replica in range(num_replicas):
         yield where[replica]
 

@@ -30,18 +30,9 @@ from common.distributed.replicas.base import (
 # to 10 (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc).
 _MODULE_VERSION = 5
 _ELEMENTS = {
-    tf.float64: "f64",
-    tf.float32: "f32",
-    tf.bfloat16: "bf16",
-    tf.float16: "f16",
-    tf.int64: "i64",
-    tf.int32: "i32",
-    tf.uint64: "ui64",
-    tf.uint32: "ui32",
-    tf.uint8: "ui8",
-    tf.int8: "i8",
-    tf.bool: "i1",
-}
+    tf.float64: "f64", tf.float32: "f32", tf.bfloat16: "bf16", tf.float16: "f16", tf.int64: "i64",
+    tf.int32: "i32", tf.uint64: "ui64", tf.uint32: "ui32", tf.uint8: "ui8", tf.int8: "i8", tf.bool: "i1",
+}  # fmt: skip
 
 
 class Xla(Replicas):

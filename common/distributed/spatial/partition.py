@@ -165,9 +165,8 @@ class Spatial:
         needed = (position * rows + np.arange(rows)) // 2 - position * coarse + above
         # The indices of rows that do not exist may lie past the end.
         limit = held.shape[1] - 1
-        needed = (
-            np.clip(needed, 0, limit) if isinstance(position, int) else tf.clip_by_value(needed, 0, limit)
-        )
+        clip = np.clip if isinstance(position, int) else tf.clip_by_value
+        needed = clip(needed, 0, limit)
         return tf.ensure_shape(tf.gather(held, needed, axis=1), [x.shape[0], rows, *x.shape[2:]])
 
     def window(self, x: tf.Tensor, size: int, stride: int, padding: Padding, fill: float = 0.0) -> tf.Tensor:
@@ -250,9 +249,7 @@ class Spatial:
 
     def _start(self, window: Window, held: int, position: int | tf.Tensor) -> int | tf.Tensor:
         """Index of the first needed row among the held and fetched rows."""
-        start = (
-            window.above - window.top + position * window.drift if window.drift else window.above - window.top
-        )
+        start = window.above - window.top + (position * window.drift if window.drift else 0)
         # Positions without output rows may index past the end; nothing uses their result.
         return _clip(start, 0, held - window.length)
 
