@@ -185,15 +185,10 @@ def write_results(folder, benchmark, *, system="dgx-1", description=None, count=
     records = {}
     for index, path in enumerate(sorted(place.iterdir(), key=by_number)):
         records[path.name] = {
-            "system": system,
-            "hardware": system,
-            "seed": 1000 + index,
-            "smoke_run": smoke,
-            "quality_target": 0.759,
-            "git": {"commit": "0" * 40, "dirty": False},
-            "system_description": description or {},
-            "implementation": dict.fromkeys(IMPLEMENTATION, "none"),
+            "system": system, "hardware": system, "seed": 1000 + index, "smoke_run": smoke,
+            "quality_target": 0.759, "git": {"commit": "0" * 40, "dirty": False},
+            "system_description": description or {}, "implementation": dict.fromkeys(IMPLEMENTATION, "none"),
             "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest()},
-        }
+        }  # fmt: skip
     (place / "run.json").write_text(json.dumps({"schema": 1, "runs": records}))
     return place

@@ -131,9 +131,8 @@ def test_mutated_lines_of_every_round_are_checked_in_bounded_memory():
         if number % 500 == 0:  # other benchmarks
             assert all(checker.finish() for checker in checkers.values())
             checkers = checkers_of_all_rounds(rng)
-    assert (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
-    )  # kB, beside Python and the tests
+    # In kB, beside Python and the tests
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
 def intended(findings):

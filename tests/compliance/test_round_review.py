@@ -38,6 +38,8 @@ def test_an_entry_that_only_an_earlier_upload_has_is_named_as_vanished(tmp_path)
     assert kinds(whole) == [("vanished", f"old/{BENCHMARK}")]
     assert [(row["system"], row["uploaded_as"]) for row in whole.rows] == [(SYSTEM, "Example")]
     assert kinds(review([second, first])) == [("vanished", NAME)]
+    both = review([first, second, upload(tmp_path / "c", "Example_2")])
+    assert kinds(both) == [("sent again", NAME), ("vanished", f"old/{BENCHMARK}")]
 
 
 def test_numbered_uploads_of_one_organisation_become_one_submission(tmp_path):

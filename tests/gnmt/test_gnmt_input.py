@@ -37,17 +37,10 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     counts = tiny.generate(folder, TINY)
     config = dataclasses.replace(
-        PRESETS["cpu-tiny"],
-        num_train_examples=counts["pairs"],
-        num_eval_examples=counts["eval"],
-        vocabulary_size=counts["vocabulary"],
-        max_sequence_length=70,
-        bucket_limits=(16, 24, 32, 70),
-        global_batch_size=16,
-        eval_batch_size=4,
-        width=8,
-        decode=Decode(source_length=70, target_length=8),
-    )
+        PRESETS["cpu-tiny"], num_train_examples=counts["pairs"], num_eval_examples=counts["eval"],
+        vocabulary_size=counts["vocabulary"], max_sequence_length=70, bucket_limits=(16, 24, 32, 70),
+        global_batch_size=16, eval_batch_size=4, width=8, decode=Decode(source_length=70, target_length=8),
+    )  # fmt: skip
     return folder, config
 
 

@@ -13,16 +13,9 @@ from tests.benchmarks import assert_the_header_follows, broken_rules, header
 NAMES = list(PRESETS)
 # The last epoch of Google's rows (docs/sources.md, mlperf 1.5); tests/pinned has their logs and flags.
 EPOCHS = {
-    "tpu-v3-32": 8,
-    "tpu-v3-128": 10,
-    "tpu-v3-256": 10,
-    "tpu-v3-512": 10,
-    "tpu-v3-1024": 10,
-    "tpu-v4-16": 8,
-    "tpu-v4-128": 15,
-    "tpu-v3-1024-v0.7": 10,
-    "tpu-v4-512": 15,
-}
+    "tpu-v3-32": 8, "tpu-v3-128": 10, "tpu-v3-256": 10, "tpu-v3-512": 10, "tpu-v3-1024": 10, "tpu-v4-16": 8,
+    "tpu-v4-128": 15, "tpu-v3-1024-v0.7": 10, "tpu-v4-512": 15,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EPOCHS)

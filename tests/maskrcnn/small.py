@@ -10,36 +10,13 @@ from common.config.optimizer import Sgd
 from maskrcnn.config import Config
 
 SMALL = Config(
-    replicas="single",
-    precision="fp64",
-    global_batch_size=2,
-    eval_batch_size=2,
-    num_train_examples=8,
-    num_eval_examples=2,
-    short_side=64,
-    long_side=128,
-    padded_size=(64, 128),
-    max_instances=5,
-    num_classes=4,
-    gt_mask_size=14,
-    mask_size=8,
-    backbone_width=2,
-    fpn_channels=4,
-    rpn_channels=4,
-    head_units=6,
-    mask_channels=3,
-    mask_convs=2,
-    rpn_batch=32,
-    rpn_pre_nms=40,
-    rpn_post_nms=30,
-    rpn_eval_pre_nms=30,
-    rpn_eval_post_nms=20,
-    roi_batch=8,
-    detections=12,
-    batch_norm="span",
-    freeze=False,
+    replicas="single", precision="fp64", global_batch_size=2, eval_batch_size=2, num_train_examples=8,
+    num_eval_examples=2, short_side=64, long_side=128, padded_size=(64, 128), max_instances=5, num_classes=4,
+    gt_mask_size=14, mask_size=8, backbone_width=2, fpn_channels=4, rpn_channels=4, head_units=6,
+    mask_channels=3, mask_convs=2, rpn_batch=32, rpn_pre_nms=40, rpn_post_nms=30, rpn_eval_pre_nms=30,
+    rpn_eval_post_nms=20, roi_batch=8, detections=12, batch_norm="span", freeze=False,
     optimizer=Sgd(momentum=0.9, scaled_momentum=True),
-)
+)  # fmt: skip
 
 
 def config(**changes: Any) -> Config:

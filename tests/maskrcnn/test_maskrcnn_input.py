@@ -21,15 +21,9 @@ SET = dataclasses.replace(
 )
 # Short sides of 96 and 112 pixels become 96.
 CONFIG = dataclasses.replace(
-    PRESETS["cpu-tiny"],
-    num_train_examples=26,
-    num_eval_examples=9,
-    eval_batch_size=4,
-    short_side=96,
-    long_side=128,
-    padded_size=(96, 128),
-    gt_mask_size=56,
-)
+    PRESETS["cpu-tiny"], num_train_examples=26, num_eval_examples=9, eval_batch_size=4, short_side=96,
+    long_side=128, padded_size=(96, 128), gt_mask_size=56,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -56,9 +56,8 @@ def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
     images = layers.Input([*shape, 3], dtype="float64")
     w, x = config.backbone_width, images
     x = relu(conv_norm(x, w, 7, 2, "conv1", "bn1"))
-    x = layers.MaxPool2D(3, 2, **kinds)(
-        layers.ZeroPadding2D(1, **kinds)(x)
-    )  # of numbers that are not negative
+    # Of numbers that are not negative
+    x = layers.MaxPool2D(3, 2, **kinds)(layers.ZeroPadding2D(1, **kinds)(x))
     outputs = []
     for stage, blocks in enumerate((3, 4, 6, 3), 1):
         for block in range(blocks):

@@ -111,14 +111,9 @@ def test_photographs_train_and_are_evaluated(tmp_path):
         ]
     assert convert.main(arguments) == 0
     config = dataclasses.replace(
-        PRESETS["cpu-tiny"],
-        num_classes=91,
-        num_train_examples=100,
-        num_eval_examples=100,
-        eval_batch_size=20,
-        backbone_width=4,
-        max_instances=100,
-    )
+        PRESETS["cpu-tiny"], num_classes=91, num_train_examples=100, num_eval_examples=100,
+        eval_batch_size=20, backbone_width=4, max_instances=100,
+    )  # fmt: skip
     config.validate()
     task, replicas, policy = Task(config, str(tmp_path)), Single(), precision("fp32")
     check_all(task)

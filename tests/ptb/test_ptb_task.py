@@ -12,14 +12,9 @@ from ptb.config import Config
 from ptb.task import Task
 
 CONFIG = Config(
-    vocabulary_size=17,
-    units=6,
-    layers=2,
-    num_steps=4,
-    global_batch_size=3,
-    eval_batch_size=3,
+    vocabulary_size=17, units=6, layers=2, num_steps=4, global_batch_size=3, eval_batch_size=3,
     precision="fp64",
-)
+)  # fmt: skip
 
 
 def cross_entropy(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:

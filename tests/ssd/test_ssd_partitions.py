@@ -23,18 +23,10 @@ from ssd.task import Task
 def config_of(replicas: int, partitions: int) -> Config:
     """Four images of 72 pixels: 36, 18, 9, 5, 3 and 1 rows; all share their statistics."""
     config = dataclasses.replace(
-        PRESETS["cpu-tiny"],
-        precision="fp64",
-        width=2,
-        image_size=72,
-        global_batch_size=4,
-        eval_batch_size=4,
-        batch_norm_span=4,
-        optimizer=Sgd(base_learning_rate=1.0, momentum=0.9, skip_kinds=()),
-        replicas="single" if replicas == 1 else "mirrored",
-        num_replicas=replicas,
-        partitions=partitions,
-    )
+        PRESETS["cpu-tiny"], precision="fp64", width=2, image_size=72, global_batch_size=4, eval_batch_size=4,
+        batch_norm_span=4, optimizer=Sgd(base_learning_rate=1.0, momentum=0.9, skip_kinds=()),
+        replicas="single" if replicas == 1 else "mirrored", num_replicas=replicas, partitions=partitions,
+    )  # fmt: skip
     config.validate()
     return config
 

@@ -22,15 +22,9 @@ from ssd.task import Task
 from tests.benchmarks import check_all
 
 CONFIG = dataclasses.replace(
-    PRESETS["cpu-tiny"],
-    num_classes=81,
-    num_train_examples=99,
-    num_eval_examples=100,
-    global_batch_size=8,
-    eval_batch_size=32,
-    width=4,
-    data=dataclasses.replace(PRESETS["v100-8"].data, crop_attempts=50),
-)
+    PRESETS["cpu-tiny"], num_classes=81, num_train_examples=99, num_eval_examples=100, global_batch_size=8,
+    eval_batch_size=32, width=4, data=dataclasses.replace(PRESETS["v100-8"].data, crop_attempts=50),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,9 @@ from transformer.presets import PRESETS
 
 PACKED, VOCABULARY = 24, 30
 SMALL = dataclasses.replace(
-    PRESETS["cpu-tiny"],
-    vocabulary_size=VOCABULARY,
-    packed_length=PACKED,
-    layers=2,
-    width=16,
-    hidden=32,
-    heads=2,
-    global_batch_size=2,
-    decode=Decode(source_length=10, extra_length=4, beam_size=3),
-)
+    PRESETS["cpu-tiny"], vocabulary_size=VOCABULARY, packed_length=PACKED, layers=2, width=16, hidden=32,
+    heads=2, global_batch_size=2, decode=Decode(source_length=10, extra_length=4, beam_size=3),
+)  # fmt: skip
 PLAIN = dataclasses.replace(SMALL, residual_dropout=0.0, attention_dropout=0.0, relu_dropout=0.0)
 
 

@@ -43,18 +43,10 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     counts = tiny.generate(folder, TINY)
     config = dataclasses.replace(
-        PRESETS["cpu-tiny"],
-        num_train_examples=counts["packed"],
-        num_eval_examples=counts["eval"],
-        vocabulary_size=counts["vocabulary"],
-        global_batch_size=4,
-        eval_batch_size=4,
-        layers=1,
-        width=16,
-        hidden=32,
-        heads=2,
-        decode=Decode(source_length=70, extra_length=0),
-    )
+        PRESETS["cpu-tiny"], num_train_examples=counts["packed"], num_eval_examples=counts["eval"],
+        vocabulary_size=counts["vocabulary"], global_batch_size=4, eval_batch_size=4, layers=1, width=16,
+        hidden=32, heads=2, decode=Decode(source_length=70, extra_length=0),
+    )  # fmt: skip
     return folder, config
 
 

@@ -142,9 +142,8 @@ def test_cached_decoding_equals_recomputing_everything(likely_end):
         score, tokens = naive_search(network, source, 6, decode.beam_size)
         assert tuple(actual.tokens[i, 0, : len(tokens)].numpy()) == tokens
         assert (tokens[-1] == EOS) == likely_end
-        np.testing.assert_allclose(
-            actual.scores[i, 0], score, rtol=1e-6
-        )  # The search keeps its scores in fp32.
+        # The search keeps its scores in fp32.
+        np.testing.assert_allclose(actual.scores[i, 0], score, rtol=1e-6)
 
 
 def test_a_translation_does_not_depend_on_the_padding_of_its_source():
@@ -188,14 +187,9 @@ def test_full_size_has_the_published_parameters():
     assert expected == 210_804_736
     # A width of one eighth has the same structure and is built in a moment; the full one is an e2e test.
     config = dataclasses.replace(
-        Config(),
-        width=d // 8,
-        hidden=f // 8,
-        vocabulary_size=v // 8,
-        heads=2,
-        global_batch_size=1,
+        Config(), width=d // 8, hidden=f // 8, vocabulary_size=v // 8, heads=2, global_batch_size=1,
         optimizer=PLAIN.optimizer,
-    )
+    )  # fmt: skip
     network = model.build(config, Single(), precision("fp32"))
     d, f, v = config.width, config.hidden, config.vocabulary_size
     attention, feed_forward, norm = 4 * d * d, 2 * d * f + f + d, 2 * d

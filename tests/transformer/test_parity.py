@@ -25,14 +25,10 @@ def theirs(monkeypatch):
         tf_keras.layers, "LayerNormalization", lambda epsilon, dtype: stock(epsilon=epsilon, dtype="float64")
     )
     params = {
-        "num_hidden_layers": PLAIN.layers,
-        "hidden_size": WIDTH,
-        "num_heads": PLAIN.heads,
-        "filter_size": PLAIN.hidden,
-        "attention_dropout": 0.0,
-        "relu_dropout": 0.0,
+        "num_hidden_layers": PLAIN.layers, "hidden_size": WIDTH, "num_heads": PLAIN.heads,
+        "filter_size": PLAIN.hidden, "attention_dropout": 0.0, "relu_dropout": 0.0,
         "layer_postprocess_dropout": 0.0,
-    }
+    }  # fmt: skip
     before = tf_keras.mixed_precision.global_policy()
     tf_keras.mixed_precision.set_global_policy("float64")
     yield transformer.EncoderStack(params), transformer.DecoderStack(params)

@@ -11,13 +11,9 @@ from transformer.presets import PRESETS
 
 # Sequences per replica, steps per epoch, most epochs, decode batch (docs/sources.md, mlperf 1.4).
 ARITHMETIC = {
-    "tpu-v3-2048": (1, 271, 7, 2048),
-    "tpu-v4-16": (32, 1107, 4, 3072),
-    "tpu-v4-128": (4, 1107, 4, 3072),
-    "tpu-v4-512": (4, 277, 7, 4096),
-    "tpu-v3-8192": (1, 277, 7, 4096),
-    "tpu-v3-8192-jax": (1, 277, 7, 4096),
-}
+    "tpu-v3-2048": (1, 271, 7, 2048), "tpu-v4-16": (32, 1107, 4, 3072), "tpu-v4-128": (4, 1107, 4, 3072),
+    "tpu-v4-512": (4, 277, 7, 4096), "tpu-v3-8192": (1, 277, 7, 4096), "tpu-v3-8192-jax": (1, 277, 7, 4096),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ARITHMETIC)

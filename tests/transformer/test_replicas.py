@@ -22,25 +22,13 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     counts = tiny.generate(folder, tiny.Tiny(train_pairs=100, eval_pairs=5, vocabulary_size=300))
     base = dataclasses.replace(
-        PRESETS["cpu-tiny"],
-        precision="fp64",
-        num_train_examples=counts["packed"],
-        num_eval_examples=counts["eval"],
-        vocabulary_size=counts["vocabulary"],
-        global_batch_size=4,
-        eval_batch_size=4,
-        train_steps=3,
-        steps_per_block=3,
-        layers=1,
-        width=16,
-        hidden=32,
-        heads=2,
-        residual_dropout=0.0,
-        attention_dropout=0.0,
-        relu_dropout=0.0,
+        PRESETS["cpu-tiny"], precision="fp64", num_train_examples=counts["packed"],
+        num_eval_examples=counts["eval"], vocabulary_size=counts["vocabulary"], global_batch_size=4,
+        eval_batch_size=4, train_steps=3, steps_per_block=3, layers=1, width=16, hidden=32, heads=2,
+        residual_dropout=0.0, attention_dropout=0.0, relu_dropout=0.0,
         schedule=dataclasses.replace(PRESETS["cpu-tiny"].schedule, warmup_steps=2.0, width=16),
         decode=Decode(source_length=70, extra_length=0, beam_size=2),
-    )
+    )  # fmt: skip
 
     def run(**changes):
         task = scoring_here(Task)(dataclasses.replace(base, **changes), folder)

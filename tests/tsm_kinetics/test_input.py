@@ -20,15 +20,10 @@ from tsm_kinetics.config import Config, Data
 
 WHOLE = Shard(0, 1)
 CONFIG = Config(
-    num_train_examples=9,
-    num_eval_examples=5,
-    num_classes=3,
-    num_frames=4,
-    image_size=16,
-    global_batch_size=4,
-    eval_batch_size=4,
+    num_train_examples=9, num_eval_examples=5, num_classes=3, num_frames=4, image_size=16,
+    global_batch_size=4, eval_batch_size=4,
     data=Data(window=8, eval_clips=2, eval_short_side=20, eval_size=18, scales=(1.0, 0.8)),
-)
+)  # fmt: skip
 
 
 def make(folder: Path, split: str, count: int) -> None:

@@ -17,14 +17,9 @@ from tsm_kinetics import model
 from tsm_kinetics.config import MODELS, Config
 
 SMALL = Config(
-    image_size=32,
-    num_classes=5,
-    width=8,
-    blocks=(1, 2, 1, 1),
-    num_frames=4,
-    global_batch_size=2,
+    image_size=32, num_classes=5, width=8, blocks=(1, 2, 1, 1), num_frames=4, global_batch_size=2,
     replicas="single",
-)
+)  # fmt: skip
 
 # Table 1 of the paper: parameters in millions, multiply-adds in G; PARAMETERS has our exact counts.
 PAPER = {"tsm": (24.3, 33), "tsn": (24.3, 33), "i3d_3x3x3": (47.0, 40), "i3d_3x1x1": (29.3, 33)}

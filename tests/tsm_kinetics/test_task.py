@@ -20,20 +20,11 @@ from tsm_kinetics.presets import PRESETS
 from tsm_kinetics.task import Task
 
 SMALL = Config(
-    precision="fp64",
-    image_size=32,
-    num_classes=5,
-    width=8,
-    blocks=(1, 1, 1, 1),
-    num_frames=4,
-    global_batch_size=4,
-    eval_batch_size=4,
-    num_train_examples=8,
-    num_eval_examples=6,
-    optimizer=PRESETS["summit-8"].optimizer,
-    schedule=PRESETS["summit-8"].schedule,
+    precision="fp64", image_size=32, num_classes=5, width=8, blocks=(1, 1, 1, 1), num_frames=4,
+    global_batch_size=4, eval_batch_size=4, num_train_examples=8, num_eval_examples=6,
+    optimizer=PRESETS["summit-8"].optimizer, schedule=PRESETS["summit-8"].schedule,
     data=Data(window=8, eval_clips=2, eval_crops=3, eval_short_side=40, eval_size=36),
-)
+)  # fmt: skip
 
 
 def frames(count: int, views: int, size: int) -> np.ndarray:

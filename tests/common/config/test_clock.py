@@ -171,13 +171,9 @@ def test_the_first_block_may_be_longer_than_the_others():
 def test_the_first_evaluations_may_stand_at_any_epochs():
     """SSD's rules evaluate after epochs 40, 50, 55, 60, ...; published code trains in equal blocks of 578 steps."""
     config = RunConfig(
-        num_train_examples=118287,
-        num_eval_examples=1,
-        global_batch_size=1024,
-        train_epochs=65.0,
-        eval_epochs=(40.0, 50.0),
-        epochs_per_block=5.0,
-    )
+        num_train_examples=118287, num_eval_examples=1, global_batch_size=1024, train_epochs=65.0,
+        eval_epochs=(40.0, 50.0), epochs_per_block=5.0,
+    )  # fmt: skip
     epochs = [40, 50, 55, 60, 65]
     by_epochs = list(Clock.of(config).blocks())
     assert [block.last_epoch for block in by_epochs] == epochs

@@ -25,14 +25,10 @@ TABLE_1 = [(1024 * 2**i, 2 ** (2.5 + i / 2), 0.3125 * 2**i) for i in range(6)]
 
 def row(batch: int, rate: float, warmup: float, **changes) -> RunConfig:
     return RunConfig(
-        num_train_examples=1281167,
-        num_eval_examples=50000,
-        global_batch_size=batch,
-        train_epochs=90,
-        optimizer=Lars(base_learning_rate=rate),
-        schedule=Schedule(kind="poly", warmup_epochs=warmup),
+        num_train_examples=1281167, num_eval_examples=50000, global_batch_size=batch, train_epochs=90,
+        optimizer=Lars(base_learning_rate=rate), schedule=Schedule(kind="poly", warmup_epochs=warmup),
         **changes,
-    )
+    )  # fmt: skip
 
 
 def numbers(config: RunConfig) -> tuple[float, ...]:

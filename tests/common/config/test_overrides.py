@@ -161,14 +161,9 @@ def test_contradictions_are_one_line(changes: dict, message: str) -> None:
 
 def test_sound_configuration_validates() -> None:
     config = Config(
-        replicas="mirrored",
-        num_replicas=4,
-        accumulation_steps=2,
-        global_batch_size=64,
-        eval_batch_size=8,
-        num_train_examples=64,
-        num_eval_examples=8,
-    )
+        replicas="mirrored", num_replicas=4, accumulation_steps=2, global_batch_size=64, eval_batch_size=8,
+        num_train_examples=64, num_eval_examples=8,
+    )  # fmt: skip
     config.validate()
     assert config.micro_batch_size == 8
     dataclasses.replace(config, seed=2**32 - 1, first_block_epochs=0.0, steps_per_block=0).validate()

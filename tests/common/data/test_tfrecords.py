@@ -148,9 +148,8 @@ def damaged(files, tmp_path):
 
 def test_diagnose_names_file_and_record_of_a_corrupt_one(damaged):
     with open(damaged[2], "r+b") as file:
-        file.seek(
-            7 * 19 + 13
-        )  # Each of the first records takes 12 + 3 + 4 bytes, so that this is inside record 7.
+        # Each of the first records takes 12 + 3 + 4 bytes, so that this is inside record 7.
+        file.seek(7 * 19 + 13)
         file.write(b"x")
     with pytest.raises(tf.errors.DataLossError):
         take(record_stream.endless(damaged, Shard(), 1, 16), 200)

@@ -31,17 +31,11 @@ def scene(images: int = 12, seed: int = 0) -> dict:
         for _ in range(i % 5):
             x, y = float(rng.integers(0, 30)), float(rng.integers(0, 20))
             w, h = float(rng.integers(4, 30)), float(rng.integers(4, 20))
-            content["annotations"].append(
-                {
-                    "id": len(content["annotations"]) + 1,
-                    "image_id": image["id"],
-                    "category_id": int(rng.choice(IDS)),
-                    "bbox": [x, y, w, h],
-                    "area": w * h,
-                    "iscrowd": 0,
-                    "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
-                }
-            )
+            content["annotations"].append({
+                "id": len(content["annotations"]) + 1, "image_id": image["id"],
+                "category_id": int(rng.choice(IDS)), "bbox": [x, y, w, h], "area": w * h, "iscrowd": 0,
+                "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
+            })  # fmt: skip
     crowd = content["annotations"][-1]
     crowd["iscrowd"] = 1
     crowd["segmentation"] = {"size": list(SIZE), "counts": [100, 200, SIZE[0] * SIZE[1] - 300]}

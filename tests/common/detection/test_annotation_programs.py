@@ -172,9 +172,8 @@ def test_other_files_beside_the_annotations_are_no_annotations(tmp_path, program
         elif program == "voc":
             voc(folder, f"p{number}")
     (folder / "classes.txt").write_text("red\nblue\n")
-    (folder / "notes.json").write_text(
-        '{"categories": [], "info": {}}'
-    )  # As Label Studio writes beside YOLO's labels.
+    # As Label Studio writes beside YOLO's labels.
+    (folder / "notes.json").write_text('{"categories": [], "info": {}}')
     if program == "coco":
         (folder / "deep").mkdir()
         (folder / "notes.json").rename(folder / "deep/notes.json")

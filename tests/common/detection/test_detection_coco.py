@@ -249,9 +249,8 @@ def test_statistics_are_exactly_those_of_plain_pycocotools(tmp_path):
     assert list(actual.values())[:12] == plain.stats.tolist()
     by_class = coco_eval.by_class(actual)
     assert len(by_class) > 1 and np.mean([*by_class.values()]) == pytest.approx(actual["AP"])
-    for number, value in zip(
-        plain.params.catIds, by_class.values(), strict=True
-    ):  # As pycocotools of it alone.
+    # As pycocotools of it alone.
+    for number, value in zip(plain.params.catIds, by_class.values(), strict=True):
         plain.params.catIds = [number]
         with contextlib.redirect_stdout(io.StringIO()):
             plain.evaluate(), plain.accumulate(), plain.summarize()

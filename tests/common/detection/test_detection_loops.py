@@ -52,21 +52,12 @@ def make(request, tmp_path_factory) -> Callable[..., Loop]:
             return super().quality(sums, arrays)
 
     base = dataclasses.replace(
-        preset,
-        precision="fp64",
-        num_train_examples=PICTURES.train_images,
-        num_eval_examples=PICTURES.eval_images,
-        global_batch_size=4,
-        eval_batch_size=4,
-        batch_norm_span=4,
-        train_epochs=0.0,
-        train_steps=4,
-        steps_per_block=4,
-        epochs_per_block=0.0,
+        preset, precision="fp64", num_train_examples=PICTURES.train_images,
+        num_eval_examples=PICTURES.eval_images, global_batch_size=4, eval_batch_size=4, batch_norm_span=4,
+        train_epochs=0.0, train_steps=4, steps_per_block=4, epochs_per_block=0.0,
         optimizer=Sgd(base_learning_rate=1e-3, momentum=0.9),
-        **({"first_block_epochs": 0.0} if benchmark == "ssd" else {}),
-        **SMALL[benchmark],
-    )
+        **({"first_block_epochs": 0.0} if benchmark == "ssd" else {}), **SMALL[benchmark],
+    )  # fmt: skip
 
     def make(**changes) -> Loop:
         config = dataclasses.replace(base, **changes)

@@ -107,14 +107,9 @@ def config(
     backend: str, number: int, optimizer: str, communication: Communication, **changes: Any
 ) -> toy.Config:
     return toy.config(
-        precision="fp64",
-        replicas=backend,
-        num_replicas=number,
-        global_batch_size=BATCH,
-        optimizer=OPTIMIZERS[optimizer],
-        communication=communication,
-        **changes,
-    )
+        precision="fp64", replicas=backend, num_replicas=number, global_batch_size=BATCH,
+        optimizer=OPTIMIZERS[optimizer], communication=communication, **changes,
+    )  # fmt: skip
 
 
 @functools.cache

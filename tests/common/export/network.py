@@ -31,22 +31,12 @@ def config(num_replicas: int, **changes: Any) -> Config:
     """Returns a configuration of 2 images a group of replicas in float64, on `mirrored`."""
     groups = num_replicas // changes.get("partitions", 1)
     base = Config(
-        benchmark="resnet",
-        model="small",
-        system="small",
-        division="open",
-        smoke_run=True,
-        precision="fp64",
-        replicas="mirrored",
-        num_replicas=num_replicas,
-        global_batch_size=2 * groups,
-        eval_batch_size=2 * groups,
-        num_train_examples=64,
-        num_eval_examples=16,
-        train_epochs=4,
+        benchmark="resnet", model="small", system="small", division="open", smoke_run=True, precision="fp64",
+        replicas="mirrored", num_replicas=num_replicas, global_batch_size=2 * groups,
+        eval_batch_size=2 * groups, num_train_examples=64, num_eval_examples=16, train_epochs=4,
         optimizer=Sgd(base_learning_rate=0.1, weight_decay=1e-4),
         schedule=Schedule(kind="constant", warmup_epochs=0),
-    )
+    )  # fmt: skip
     made = dataclasses.replace(base, **changes)
     made.validate()
     return made

@@ -58,14 +58,9 @@ def replayed(folder, *arguments):
     command = [PYTHON, "-m", "lab.bench.replay", folder, "--json", report, *arguments]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        list(map(str, command)),
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
+        list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500,
         check=False,
-    )
+    )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return done, json.loads(report.read_text()) if report.exists() else None
 

@@ -59,9 +59,8 @@ def lowered_step():
 
 
 def test_the_same_step_has_the_same_artifact():
-    assert (
-        lowered_step().artifact() == lowered_step().artifact()
-    )  # Though TensorFlow has numbered the functions.
+    # Though TensorFlow has numbered the functions.
+    assert lowered_step().artifact() == lowered_step().artifact()
 
 
 def test_an_artifact_names_layers_and_no_file():

@@ -226,14 +226,9 @@ def test_noam_peaks_where_the_submissions_did(scale, warm, peak):
 @pytest.mark.parametrize(("warm", "start", "interval"), [(150, 4000, 300), (200, 1924, 241)])
 def test_gnmt_is_google_s_or_the_reference_s(warm, start, interval, at_start):
     schedule = Schedule(
-        kind="gnmt",
-        warmup_steps=warm,
-        warmup_curve="exponential",
-        factor=0.5,
-        decay_start_step=start,
-        decay_interval=interval,
-        decay_at_start=at_start,
-    )
+        kind="gnmt", warmup_steps=warm, warmup_curve="exponential", factor=0.5, decay_start_step=start,
+        decay_interval=interval, decay_at_start=at_start,
+    )  # fmt: skip
     rate = schedules.learning_rate(schedule, 0.0045, 420.0, 4200)
     for s in [*_STEPS, start - 1, start, start + interval - 1, start + interval, start + 4 * interval]:
         if s < warm:

@@ -152,15 +152,9 @@ def scripted(chances, beam_size, alpha):
             for token, chance in following.items():
                 logits[step, last, token] = np.log(chance)
     tokens, scores = beam.search(
-        lambda last, step, state: beam.Step(tf.gather(tf.constant(logits)[step], last), state),
-        {},
-        sentences=1,
-        beam_size=beam_size,
-        max_length=len(chances),
-        eos=EOS,
-        alpha=alpha,
-        dtype=tf.float64,
-    )
+        lambda last, step, state: beam.Step(tf.gather(tf.constant(logits)[step], last), state), {},
+        sentences=1, beam_size=beam_size, max_length=len(chances), eos=EOS, alpha=alpha, dtype=tf.float64,
+    )  # fmt: skip
     return [tuple(int(t) for t in row if t) for row in tokens[0]], scores[0].numpy()
 
 
@@ -198,16 +192,9 @@ def test_equals_tf_models(seed):
     @tf.function(autograph=False)
     def run():
         return theirs.sequence_beam_search(
-            symbols_to_logits,
-            tf.zeros([3], tf.int32),
-            {"h": tf.constant(net.first, tf.float32)},
-            net.vocabulary,
-            k,
-            0.6,
-            length,
-            EOS,
-            padded_decode=True,
-        )
+            symbols_to_logits, tf.zeros([3], tf.int32), {"h": tf.constant(net.first, tf.float32)},
+            net.vocabulary, k, 0.6, length, EOS, padded_decode=True,
+        )  # fmt: skip
 
     their_tokens, their_scores = run()
     tokens, scores = found(net, k, length, 0.6)

@@ -61,16 +61,9 @@ def images(tmp_path_factory):
 def test_resnet50_stopped_inside_a_block_resumes_bitwise(tmp_path, images):
     """Full depth, a sixteenth of the width, real augmentation; the run stops within a block, as after SIGTERM."""
     config = dataclasses.replace(
-        PRESETS["cpu-tiny"],
-        width=4,
-        image_size=24,
-        num_train_examples=40,
-        num_eval_examples=10,
-        global_batch_size=8,
-        eval_batch_size=8,
-        train_epochs=6.0,
-        epochs_per_block=3.0,
-    )
+        PRESETS["cpu-tiny"], width=4, image_size=24, num_train_examples=40, num_eval_examples=10,
+        global_batch_size=8, eval_batch_size=8, train_epochs=6.0, epochs_per_block=3.0,
+    )  # fmt: skip
 
     def loop():
         return Loop(Task(config, str(images)), backends.make(config))
@@ -228,9 +221,8 @@ def test_only_the_last_two_stay_and_partial_files_do_not_count(tmp_path, loop):
 def test_a_save_removes_what_a_killed_one_left_behind(tmp_path, loop):
     for name in ("checkpoint_00000001.partial", "checkpoint_mine.partial", "result_0.txt.partial"):
         (tmp_path / name).write_bytes(b"half")
-    (
-        folder := tmp_path / ".checkpoint_00000001.npz.a0_b1c2d.partial"
-    ).mkdir()  # A name like those of `common.files.whole`.
+    # A name like those of `common.files.whole`.
+    (folder := tmp_path / ".checkpoint_00000001.npz.a0_b1c2d.partial").mkdir()
     (folder / "checkpoint_00000001.npz").write_bytes(b"half")
     loop.state.step.assign(2)
     path = checkpoint.save(loop, tmp_path)
@@ -244,9 +236,8 @@ def test_a_new_name_is_synced_before_an_older_checkpoint_is_removed(tmp_path, lo
     def watched(descriptor):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             seen.append(sorted(p.name for p in tmp_path.iterdir()))
-            raise OSError(
-                errno.EINVAL, "Invalid argument"
-            )  # The error of a file system that cannot sync folders.
+            # The error of a file system that cannot sync folders.
+            raise OSError(errno.EINVAL, "Invalid argument")
         fsync(descriptor)
 
     monkeypatch.setattr(checkpoint.os, "fsync", watched)
@@ -276,9 +267,8 @@ def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
     for what, data in damages(path.read_bytes()):
         path.write_bytes(data)
         try:
-            assert checkpoint.restore_latest(loop, tmp_path) == 7, (
-                what
-            )  # Damage to data that zip files store twice.
+            # Damage to data that zip files store twice.
+            assert checkpoint.restore_latest(loop, tmp_path) == 7, what
         except UserError as error:
             assert str(path) in str(error) and "\n" not in str(error), what
         assert bits(loop) == before, what

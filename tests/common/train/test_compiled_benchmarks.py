@@ -34,13 +34,9 @@ def stepped(benchmark, how):
     presets = importlib.import_module(f"{benchmark}.presets").PRESETS
     sizes = {"global_batch_size": batch, "eval_batch_size": batch, "precision": "fp64"}
     config = dataclasses.replace(
-        presets["cpu-tiny"],
-        replicas="horovod",
-        num_replicas=NUMBER,
-        compile="off" if how == "off" else "on",
-        communication=COMMUNICATION.get(how, Communication()),
-        **{**SMALL[benchmark], **sizes},
-    )
+        presets["cpu-tiny"], replicas="horovod", num_replicas=NUMBER, compile="off" if how == "off" else "on",
+        communication=COMMUNICATION.get(how, Communication()), **{**SMALL[benchmark], **sizes},
+    )  # fmt: skip
     config.validate()
     loop = Loop(importlib.import_module(f"{benchmark}.task").Task(config, None), backends.make(config))
     losses = loop.call(loop.synthetic(True), loop.synthetic(False), STEPS, 0).losses

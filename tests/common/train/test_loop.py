@@ -103,9 +103,8 @@ def test_events_in_order_and_times_monotone():
 
 
 def test_a_call_whose_batches_have_another_shape_is_refused():
-    stack = {
-        "x": types.SimpleNamespace(kind=((2, 8, 3, 4), np.float64))
-    }  # Steps, examples, and an example's shape.
+    # Steps, examples, and an example's shape.
+    stack = {"x": types.SimpleNamespace(kind=((2, 8, 3, 4), np.float64))}
     stacks = Stacks(iter([(stack, 2)]), [{"x": (3, 4)}])
     assert stacks.take(1) == (stack, 0, 1) and stacks.take(5) == (stack, 1, 2)
     with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible with expected shapes"):

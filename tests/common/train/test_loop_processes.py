@@ -173,16 +173,11 @@ def die(backend):
 
 RUNS = {
     "stop on the last": functools.partial(stop_on, ranks=[1]),
-    "stop on all": functools.partial(stop_on, ranks=[0, 1]),
-    "stop before": stop_before,
-    "stop in evaluation": stop_in_evaluation,
-    "succeed": succeed,
-    "succeed while training": succeed_while_training,
-    "wait": wait_for_the_last_evaluation,
-    "explode": explode,
-    "start apart": start_apart,
-    "flip a bit": flip_a_bit,
-}
+    "stop on all": functools.partial(stop_on, ranks=[0, 1]), "stop before": stop_before,
+    "stop in evaluation": stop_in_evaluation, "succeed": succeed,
+    "succeed while training": succeed_while_training, "wait": wait_for_the_last_evaluation,
+    "explode": explode, "start apart": start_apart, "flip a bit": flip_a_bit,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["horovod", "multiworker", "pjrt"])

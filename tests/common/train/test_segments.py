@@ -135,15 +135,10 @@ def recorded(folder, segments):
     A wide perceptron, so that the backward pass of the first layer takes longer than the exchange of a small tensor.
     """
     config = dataclasses.replace(
-        presets.PRESETS["cpu-tiny"],
-        model="mlp",
-        hidden_units=1024,
-        global_batch_size=1024,
-        replicas="horovod",
-        num_replicas=2,
-        compile="on",
+        presets.PRESETS["cpu-tiny"], model="mlp", hidden_units=1024, global_batch_size=1024,
+        replicas="horovod", num_replicas=2, compile="on",
         communication=Communication(segments=segments, bucket_bytes=2**16),
-    )
+    )  # fmt: skip
     loop = Loop(task.Task(config, None), backends.make(config))
     loop.compile()
     main = loop.replicas.main

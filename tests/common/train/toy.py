@@ -27,21 +27,11 @@ class Config(RunConfig):
 def config(**changes) -> Config:
     """16 examples a step, 4 steps an epoch, an evaluation each epoch of 37 examples in batches of 8."""
     base = Config(
-        benchmark="resnet",
-        model="toy",
-        system="toy",
-        division="open",
-        smoke_run=True,
-        precision="fp32",
-        global_batch_size=16,
-        num_train_examples=64,
-        num_eval_examples=37,
-        eval_batch_size=8,
-        train_epochs=5,
-        quality_target=0.95,
-        optimizer=Sgd(base_learning_rate=0.1, weight_decay=1e-4),
+        benchmark="resnet", model="toy", system="toy", division="open", smoke_run=True, precision="fp32",
+        global_batch_size=16, num_train_examples=64, num_eval_examples=37, eval_batch_size=8, train_epochs=5,
+        quality_target=0.95, optimizer=Sgd(base_learning_rate=0.1, weight_decay=1e-4),
         schedule=Schedule(kind="constant", warmup_epochs=0),
-    )
+    )  # fmt: skip
     return dataclasses.replace(base, **changes)
 
 

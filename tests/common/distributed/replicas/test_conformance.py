@@ -196,13 +196,9 @@ def test_replicas_see_each_held_out_example_once(worlds, backend, number):
 
 def resnet_config(backend, number, width, span):
     config = dataclasses.replace(
-        PRESETS["cpu-tiny"],
-        precision="fp64",
-        width=width,
-        global_batch_size=16,
-        batch_norm_span=span,
+        PRESETS["cpu-tiny"], precision="fp64", width=width, global_batch_size=16, batch_norm_span=span,
         optimizer=Lars(base_learning_rate=2.0, weight_decay=1e-4),
-    )
+    )  # fmt: skip
     (config := on(backend, number, config)).validate()
     return config
 
@@ -364,14 +360,9 @@ def held_out(tmp_path_factory):
 def test_padded_evaluation_counts_each_example_once(held_out, n, batch, here, hosts):
     """Each host's stream feeds its replicas in turn, and all do equal work."""
     config = dataclasses.replace(
-        PRESETS["cpu-tiny"],
-        image_size=8,
-        num_classes=60,
-        num_eval_examples=n,
-        num_replicas=here * hosts,
-        replicas="mirrored",
-        eval_batch_size=batch * here * hosts,
-    )
+        PRESETS["cpu-tiny"], image_size=8, num_classes=60, num_eval_examples=n, num_replicas=here * hosts,
+        replicas="mirrored", eval_batch_size=batch * here * hosts,
+    )  # fmt: skip
     task = Task(config, str(held_out[n]))
     streams = [list(task.eval_input(Shard(i, hosts), batch)) for i in range(hosts)]
     assert len({len(stream) for stream in streams}) == 1, "unequal work"

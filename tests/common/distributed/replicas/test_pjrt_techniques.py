@@ -92,15 +92,9 @@ def test_sixteen_bits_train_as_on_one_replica(precision, changes):
     for backend, number in (("pjrt", 2), ("single", 1)):
         optimizer = Sgd(base_learning_rate=0.1)
         config = toy.config(
-            precision=precision,
-            replicas=backend,
-            num_replicas=number,
-            batch_norm_span=16,
-            optimizer=optimizer,
-            communication=Communication(),
-            quality_target=2.0,
-            **changes,
-        )
+            precision=precision, replicas=backend, num_replicas=number, batch_norm_span=16,
+            optimizer=optimizer, communication=Communication(), quality_target=2.0, **changes,
+        )  # fmt: skip
         loop = Loop(toy.Task(config), backends.make(config))
         result = loop.call(*(iter(loop.dataset(make)) for make in inputs(loop)), 20, 0)
         actual.append((result.losses, loop.state.loss_scale.report()))

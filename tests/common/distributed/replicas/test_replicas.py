@@ -13,13 +13,9 @@ from common.errors import UserError
 
 N = 4
 GROUPS = {
-    "all": None,
-    "pairs": [[0, 1], [2, 3]],
-    "strided": [[0, 2], [1, 3]],
-    "backwards": [[3, 0], [2, 1]],
-    "alone": [[0], [1], [2], [3]],
-    "one list, other order": [[2, 0, 3, 1]],
-}
+    "all": None, "pairs": [[0, 1], [2, 3]], "strided": [[0, 2], [1, 3]], "backwards": [[3, 0], [2, 1]],
+    "alone": [[0], [1], [2], [3]], "one list, other order": [[2, 0, 3, 1]],
+}  # fmt: skip
 
 
 def groups_of(number):
@@ -91,18 +87,11 @@ def run(mirrored, function, *columns):
 
 
 CALLS = [
-    ("all_reduce", {}),
-    ("all_gather", {"axis": 0}),
-    ("all_gather", {"axis": 1}),
-    ("reduce_scatter", {"axis": 0}),
-    ("reduce_scatter", {"axis": 1}),
-    ("all_to_all", {"axis": 0}),
-    ("all_to_all", {"axis": 1}),
-    ("shift", {"distance": 1}),
-    ("shift", {"distance": -1}),
-    ("shift", {"distance": 3}),
-    ("shift", {"distance": 0}),
-]
+    ("all_reduce", {}), ("all_gather", {"axis": 0}), ("all_gather", {"axis": 1}),
+    ("reduce_scatter", {"axis": 0}), ("reduce_scatter", {"axis": 1}), ("all_to_all", {"axis": 0}),
+    ("all_to_all", {"axis": 1}), ("shift", {"distance": 1}), ("shift", {"distance": -1}),
+    ("shift", {"distance": 3}), ("shift", {"distance": 0}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS.keys())
