@@ -4,7 +4,6 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Callable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -47,22 +46,13 @@ class _Later(Loader):
             if name.startswith("__"):
                 raise AttributeError(name)
             if _starts():
-                return _Name(lambda: getattr(module, name))
+                # TensorFlow takes a class from the module as it starts: something that finds the class's attributes.
+                return type(name, (), {"__getattr__": lambda _, part: getattr(getattr(module, name), part)})()
             if vars(module).pop("__getattr__", None):
                 self._loader.exec_module(module)
             return getattr(module, name)
 
         module.__getattr__ = find  # type: ignore[method-assign]
-
-
-class _Name:
-    """A class that TensorFlow imports from such a module as it starts."""
-
-    def __init__(self, find: Callable[[], Any]):
-        self._find = find
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._find(), name)
 
 
 class _Start:
