@@ -239,10 +239,10 @@ class _Loop:
         return scan(step, self._start(), inputs, reverse=True)[1]
 
     def _attention_slopes(
-        self, d_context: tf.Tensor, kept: Sequence, keys: tf.Tensor, values: tf.Tensor, direction: tf.Tensor
+        self, d_context: tf.Tensor, saved: Sequence, keys: tf.Tensor, values: tf.Tensor, direction: tf.Tensor
     ) -> Tensors:
         """Returns a step's gradients of query [b, u], scores [b, m] and context; `kept` is the result of `_attend`."""
-        query, weights, context = kept
+        query, weights, context = saved
         shares = tf.cast(values, self.variable) - context[:, None]
         d_scores = weights * tf.reduce_sum(shares * d_context[:, None], -1)
         d_query = query_gradients(d_scores[:, None], query[:, None], keys, direction)[:, 0]

@@ -44,17 +44,17 @@ def split(found: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return parts
 
 
-def items(found: Sequence[Path], report: Report) -> list[Item]:
+def items(shards: Sequence[Path], report: Report) -> list[Item]:
     """Returns the pictures of shards. Raises UserError if a tar file is damaged, or none holds a picture with a class.
 
     Args:
       found: tar files.
       report: receives the examples without a picture or a class, and further pictures of an example.
     """
-    pictures = [item for path in found for item in _in_shard(path, report)]
+    pictures = [item for path in shards for item in _in_shard(path, report)]
     if not pictures:
         fix = "expected members such as KEY.jpg and KEY.cls"
-        raise UserError(f"{found[0]}: no example with a picture and a class; {fix}")
+        raise UserError(f"{shards[0]}: no example with a picture and a class; {fix}")
     return pictures
 
 

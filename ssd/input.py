@@ -41,17 +41,17 @@ def train_input(
     )
     first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
 
-    def augmented(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict:
+    def augmented(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, example: Mapping) -> dict:
         key = tf.stack([first_key + epoch, file * 2**40 + record])
         image, boxes, classes = augment.train(
-            coco_records.decoded(found["encoded"]),
-            found["boxes"],
-            found["classes"],
+            coco_records.decoded(example["encoded"]),
+            example["boxes"],
+            example["classes"],
             key,
             config.image_size,
             data,
         )
-        return {**_padded(image, boxes, classes, found["image_id"], data), "weight": tf.constant(1.0)}
+        return {**_padded(image, boxes, classes, example["image_id"], data), "weight": tf.constant(1.0)}
 
     stream = coco_records.training_stream(
         files,

@@ -262,11 +262,11 @@ def average_precision(
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    found = {name: float(value) for name, value in zip(STATISTICS, evaluation.stats, strict=True)}
+    statistics = {name: float(value) for name, value in zip(STATISTICS, evaluation.stats, strict=True)}
     for number, precision in zip(evaluation.params.catIds, evaluation.eval["precision"][..., 0, -1].T):
         if (known := precision[precision > -1]).size:
-            found[OF_CLASS + truth.cats[number]["name"]] = float(known.mean())
-    return found
+            statistics[OF_CLASS + truth.cats[number]["name"]] = float(known.mean())
+    return statistics
 
 
 def by_class(found: Mapping[str, float]) -> dict[str, float]:

@@ -25,18 +25,18 @@ def of_source(source: Source, folder: Path, report: Report) -> tuple[Source, Sou
     names = [image["file_name"] for image in images]
     lists = None if source.fractions else find(folder, {}, report)  # YOLO's are read already.
     if lists:
-        parts = [{os.path.relpath(folder / name, source.folder) for name in part} for part in lists]
-        for name in sorted(set().union(*parts).difference(names)):
+        listed = [{os.path.relpath(folder / name, source.folder) for name in part} for part in lists]
+        for name in sorted(set().union(*listed).difference(names)):
             report.leave_out("named in a list, but no annotation is there", name)
-        return source.divided(parts, report, "in no list of the split")
+        return source.divided(listed, report, "in no list of the split")
     for kind, words in (
         ("field split", [str(image.get("split") or "").lower() for image in images]),
         ("folders", [split_names.of_path(os.path.relpath(source.folder / name, folder)) for name in names]),
     ):
         present = {split_names.part_of(word) for word in words}
         if present == {0, 1}:
-            parts = given_splits.listed_split(folder, list(zip(names, words)), report)
-            return source.divided(parts, report)
+            listed = given_splits.listed_split(folder, list(zip(names, words)), report)
+            return source.divided(listed, report)
         if {0, 1} < present or kind == "field split" and any(words):
             report.suspect(
                 f"{kind}: a split that not every picture has in both parts, not taken", str(folder)

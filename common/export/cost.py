@@ -54,7 +54,7 @@ def wide(text: str) -> dict[str, int]:
 
     Constants and operations that only move numbers do not count.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for one in stablehlo_text.operations(text):
         # The line that opens a reduction has only its groups; the addition inside it counts.
         if one.name in _MOVES or one.opens:
@@ -62,8 +62,8 @@ def wide(text: str) -> dict[str, int]:
         kinds = [(shape, kind) for shape, kind in one.types if kind in _WIDE]
         if kinds:
             shape, kind = kinds[-1]
-            found[f"{one.name} {'x'.join((*map(str, shape), kind))}"] += 1
-    return dict(found)
+            counts[f"{one.name} {'x'.join((*map(str, shape), kind))}"] += 1
+    return dict(counts)
 
 
 def _totals(name: str, functions: Mapping[str, Sequence[Operation]]) -> list[int]:

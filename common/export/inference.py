@@ -138,14 +138,14 @@ def _about(path: pathlib.Path) -> dict[str, Any]:
 
 def _reading(about: Mapping[str, Any], path: pathlib.Path) -> Reading:
     """Returns how a SavedModel's pictures and videos are read; the usual way if an older version exported it."""
-    found = about.get("reading", {})
+    described = about.get("reading", {})
     try:
-        reading = Reading(**found)
+        reading = Reading(**described)
         sound = type(reading.png) is bool and type(reading.short_side) is int
     except TypeError:
         sound = False
     if not sound or not 1 <= reading.short_side <= _MOST_SIDE:
-        raise UserError(f"{path}: {EXTRA}/{ABOUT}: reading is {str(found)[:80]}; {_EXPORT_AGAIN}")
+        raise UserError(f"{path}: {EXTRA}/{ABOUT}: reading is {str(described)[:80]}; {_EXPORT_AGAIN}")
     return reading
 
 
@@ -157,15 +157,15 @@ def _assets(path: pathlib.Path) -> dict[str, bytes]:
         raise UserError(f"{path}: an asset cannot be read ({error}); {_EXPORT_AGAIN}") from error
 
 
-def of(found: trained.Trained) -> Network:
+def of(checkpoint: trained.Trained) -> Network:
     """Returns a network with a checkpoint's weights."""
-    serving = found.serving
+    serving = checkpoint.serving
     function = tf.function(serving.function, input_signature=list(serving.inputs.values()), autograph=False)
     codec = None
     if serving.kind == "translation":
-        codec = trained.codec(found.benchmark, found.config, found.assets, found.path)
-    call, path = lambda values: function(tf.constant(values)), os.fspath(found.path)
-    return Network(serving.kind, call, found.labels, codec, path, serving.reading)
+        codec = trained.codec(checkpoint.benchmark, checkpoint.config, checkpoint.assets, checkpoint.path)
+    call, path = lambda values: function(tf.constant(values)), os.fspath(checkpoint.path)
+    return Network(serving.kind, call, checkpoint.labels, codec, path, serving.reading)
 
 
 def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = LEAST_SCORE) -> Iterator[dict]:

@@ -128,11 +128,11 @@ def _shared(one: Sequence[float], other: Sequence[float]) -> float:
     return max(height, 0.0) * max(width, 0.0)
 
 
-def _with_mask(picture: Image.Image, found: Mapping[str, Any], scale: float, colour: str) -> Image.Image:
+def _with_mask(picture: Image.Image, detection: Mapping[str, Any], scale: float, colour: str) -> Image.Image:
     from common.detection import masks
 
-    box = np.array([found["box"]]) * scale
-    inside = masks.paste(found["mask"][None], box, picture.height, picture.width)[..., 0]
+    box = np.array([detection["box"]]) * scale
+    inside = masks.paste(detection["mask"][None], box, picture.height, picture.width)[..., 0]
     alpha = Image.fromarray((inside * 110).astype(np.uint8))
     return Image.composite(Image.new("RGB", picture.size, colour), picture, alpha)
 

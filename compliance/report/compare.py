@@ -76,8 +76,8 @@ def compare(a: ScoreCard, b: ScoreCard) -> list[Compared]:
         _numbers("runs", len(a.runs), len(b.runs)),
         _numbers("successful runs", a.converged, b.converged),
         _times("score, minutes", a.score, b.score),
-        _times("fastest, minutes", *(min(found, default=None) for found in times)),
-        _times("slowest, minutes", *(max(found, default=None) for found in times)),
+        _times("fastest, minutes", *(min(minutes, default=None) for minutes in times)),
+        _times("slowest, minutes", *(max(minutes, default=None) for minutes in times)),
         _numbers("last epoch, mean", a.epochs, b.epochs),
     ]
     lanes = [_lanes(card) for card in (a, b)]
@@ -86,8 +86,10 @@ def compare(a: ScoreCard, b: ScoreCard) -> list[Compared]:
         for name in ("init", "train", "eval", "gap")
     ]
     for metric in charts.metrics([*a.runs, *b.runs]):
-        found = ([run.quality[metric] for run in card.runs if metric in run.quality] for card in (a, b))
-        rows.append(_numbers(f"quality {metric}".strip(), *(fmean(one) if one else None for one in found)))
+        qualities = ([run.quality[metric] for run in card.runs if metric in run.quality] for card in (a, b))
+        rows.append(
+            _numbers(f"quality {metric}".strip(), *(fmean(one) if one else None for one in qualities))
+        )
     sizes, first = ("global_batch_size", "train_samples", "eval_samples"), (a.runs[0], b.runs[0])
     settings = [{key: run.header[key] for key in sizes if key in run.header} | run.settings for run in first]
     for key in dict.fromkeys([*settings[0], *settings[1]]):

@@ -106,14 +106,14 @@ def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
     """
     every = points(benchmark, ruleset)
     fastest = min(every, key=lambda point: point.mean, default=None)
-    kept = [point for point in every if point.batch >= fastest.batch]
+    left = [point for point in every if point.batch >= fastest.batch]
     runs, at = rounds.required_runs(benchmark, ruleset), 1
-    while at < len(kept) - 1:
-        if kept[at].mean > _between(kept[at].batch, kept[at - 1], kept[at + 1], runs).mean:
-            del kept[at]
+    while at < len(left) - 1:
+        if left[at].mean > _between(left[at].batch, left[at - 1], left[at + 1], runs).mean:
+            del left[at]
         else:
             at += 1
-    return tuple(kept)
+    return tuple(left)
 
 
 def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[float | None]) -> Convergence:
@@ -189,12 +189,12 @@ def find(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str]
 
 
 def _nearest(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str]:
-    kept = pruned(benchmark, ruleset)
-    for point in kept:
+    points = pruned(benchmark, ruleset)
+    for point in points:
         if point.batch == batch:
             return point, "point"
-    below = [point for point in kept if point.batch < batch]
-    above = [point for point in kept if point.batch > batch]
+    below = [point for point in points if point.batch < batch]
+    above = [point for point in points if point.batch > batch]
     if not above:
         return None, ""
     if not below:

@@ -92,7 +92,7 @@ def cases(published: Published) -> list[Case]:
     point, _ = rcp.find(folder.benchmark, folder.ruleset, folder.batch)
     draw = random.Random(f"{folder.ruleset} {published.place}")
     passed = judged.verdict == rcp.PASS
-    found = []
+    drawn = []
     for count in range(1, folder.needed):
         facts = draw.sample(folder.runs, count)
         known = tuple(one.to_converge for one in facts)
@@ -102,8 +102,8 @@ def cases(published: Published) -> list[Case]:
         mean = fmean([one for one in known if one is not None] or [float("inf")])
         so_far = mean >= point.least
         scaled = so_far and mean < point.mean
-        found.append(Case(folder.ruleset, asked, passed, judged.scaling if passed else 1.0, so_far, scaled))
-    return found
+        drawn.append(Case(folder.ruleset, asked, passed, judged.scaling if passed else 1.0, so_far, scaled))
+    return drawn
 
 
 def estimate(asked: Question) -> Estimate:
@@ -164,8 +164,8 @@ def main() -> None:
         ]
         asked = [case for one in folders for case in cases(one)]
         done = pool.map(estimate, [case.asked for case in asked], chunksize=32)
-        made = list(tqdm(done, total=len(asked), unit=" cases", mininterval=10))
-    parts = {
+        estimates = list(tqdm(done, total=len(asked), unit=" cases", mininterval=10))
+    subsets = {
         "all": range(len(asked)),
         "fitted": [at for at, case in enumerate(asked) if case.fitted],
         "later": [at for at, case in enumerate(asked) if not case.fitted],
@@ -175,8 +175,8 @@ def main() -> None:
         "folders": len(folders),
         "calibration": {
             event: {
-                part: calibration([asked[at] for at in chosen], [made[at] for at in chosen], how)
-                for part, chosen in parts.items()
+                part: calibration([asked[at] for at in chosen], [estimates[at] for at in chosen], how)
+                for part, chosen in subsets.items()
                 if chosen
             }
             for event, how in EVENTS.items()

@@ -176,7 +176,7 @@ def measure(kind: str, folder: Path, whole: bool = False) -> dict[str, Any]:
         "data": case.name,
         "train": about["split"]["train"],
         "eval": about["split"]["eval"],
-        "epochs": _find(ran, "train_epochs"),
+        "epochs": find(ran, "train_epochs"),
         "shortened": not whole,
         "seconds": {verb: round(value, 1) for verb, value in steps.seconds.items()},
         "minutes": round(steps.ending.minutes, 2),
@@ -184,7 +184,7 @@ def measure(kind: str, folder: Path, whole: bool = False) -> dict[str, Any]:
         "least": case.least,
         "shown": _measure(case).shown(quality),
         "baseline": about["baseline"],
-        "outlook": _find(ran, "outlook"),
+        "outlook": find(ran, "outlook"),
         "load": steps.load,
     }
 
@@ -195,13 +195,13 @@ def reached(row: dict[str, Any]) -> bool:
     return min(quality.values() if isinstance(quality, dict) else [quality]) >= row["least"]
 
 
-def _find(value: Any, name: str) -> Any:
+def find(value: Any, name: str) -> Any:
     """Returns the first entry `name` of nested dictionaries, or None."""
     if not isinstance(value, dict):
         return None
     if name in value:
         return value[name]
-    return next((found for part in value.values() if (found := _find(part, name)) is not None), None)
+    return next((found for part in value.values() if (found := find(part, name)) is not None), None)
 
 
 @answering()

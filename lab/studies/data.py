@@ -44,11 +44,11 @@ def unpack(name: str) -> Path:
             "(docs/studies.md says what is in it)"
         )
 
-    def fill(made: Path) -> None:
+    def fill(place: Path) -> None:
         try:
             with tarfile.open(archive) as tar:
-                untrusted.extract(tar, made.parent)
-            if not made.is_dir():
+                untrusted.extract(tar, place.parent)
+            if not place.is_dir():
                 raise tarfile.TarError(f"no folder {name} in it")
         except (tarfile.TarError, EOFError, lzma.LZMAError) as error:
             raise UserError(f"{archive}: cannot unpack it: {error}; get it again") from error
@@ -62,10 +62,10 @@ def unzip(archive: Path, names: Sequence[str], folder: Path) -> Path:
     Raises UserError: the archive is missing or damaged, or lacks one of the names.
     """
 
-    def fill(made: Path) -> None:
+    def fill(place: Path) -> None:
         try:
             with zipfile.ZipFile(archive) as content:
-                content.extractall(made, names)
+                content.extractall(place, names)
         except (FileNotFoundError, zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
             raise UserError(f"{archive}: cannot unpack {', '.join(names)}: {error}; get it again") from error
 

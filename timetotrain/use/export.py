@@ -60,11 +60,13 @@ def check_package(kind: str) -> None:
         raise UserError(f"--format={kind}: {name} is not installed; pip install timetotrain[export]")
 
 
-def _poor(found: Trained) -> str:
+def _poor(network: Trained) -> str:
     """Returns the line that warns of a network no better than its data's baseline, from the history beside it."""
     from timetotrain.run import ending, history
 
     try:
-        return ending.poor(found.config.quality, history.read(found.path.with_name(history.NAME)), found.step)
+        return ending.poor(
+            network.config.quality, history.read(network.path.with_name(history.NAME)), network.step
+        )
     except UserError:  # The history is not needed for the export.
         return ""

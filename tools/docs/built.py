@@ -92,7 +92,7 @@ def own_data() -> str:
         ("## Four commands", tables.four_commands()),
         (
             "## Small sets, beside answers without a network\n\nA run that has fewer epochs than `here` chose was "
-            "stopped after ten minutes on two busy cores, or by `patience`.",
+            "stopped after five minutes on two busy cores, or by `patience` (`python -m lab.bench.small_sets`).",
             tables.small_sets(),
         ),
     )

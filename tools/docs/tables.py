@@ -221,10 +221,7 @@ def four_commands() -> Table:
 
 
 def small_sets() -> Table:
-    """Table of `timetotrain data` and `run --system=here` on small sets, beside answers without a network.
-
-    Each ran on two busy cores, most of them for ten minutes at most.
-    """
+    """Table of `timetotrain data` and `run --system=here` on small sets, beside answers without a network."""
     rows, words = [], {True: "yes", False: "no"}
     for row in load("own_data.json")["sets"]:
         measure = benchmarks.module(row["benchmark"], "config").Config.quality

@@ -54,11 +54,11 @@ def measured(stage: Stage, report: Report, only: list[str]) -> list[Row]:
 def measure(plan: Plan, report: Report, deadline: float, only: list[str]) -> None:
     """Runs the stages until the deadline (of time.monotonic)."""
 
-    def done(row: Row, found: dict) -> None:
-        if "cut" in found:
+    def done(row: Row, result: dict) -> None:
+        if "cut" in result:
             return
         more = {"flags": row.flags} if row.flags else {}
-        report.add(row.name, {**found, **more})
+        report.add(row.name, {**result, **more})
         ceilings = report.rows.get("ceilings", {})
         left = f"[{max(0.0, deadline - time.monotonic()):4.0f} s left]"
         print(left, line(row.name, with_floor(report.rows[row.name], ceilings)), flush=True)

@@ -175,8 +175,8 @@ def step(job: dict, turn: Turn) -> dict[str, Any]:
     }
 
 
-def _timed(made: Replay, job: dict) -> list[float]:
+def _timed(replayed: Replay, job: dict) -> list[float]:
     """Returns the seconds per step in each round; a round has as many steps as `seconds_of_round` allows."""
-    (one,) = made.time(1, 1, 2)
+    (one,) = replayed.time(1, 1, 2)
     steps = max(2, min(job.get("steps", 20), int(job.get("seconds_of_round", 1.5) / one)))
-    return made.time(2, job.get("rounds", 3), steps)
+    return replayed.time(2, job.get("rounds", 3), steps)
