@@ -64,7 +64,7 @@ class Task(task.Task):
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)
         accuracy = int(sums["correct"]) / seen
-        wrong = confused(sums, self.labels())
+        wrong = confused(sums, self.labels)
         details = {"loss": float(sums["loss"]) / seen}
         return Quality(accuracy, self.config.met(accuracy), details, confused=wrong)
 

@@ -49,7 +49,7 @@ class Task(task.Task):
         seen = seen_once(sums, self.config.num_eval_examples)
         top1 = int(sums["correct"]) / seen
         details = {"top5": int(sums["correct_top5"]) / seen}
-        return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels()))
+        return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels))
 
     def logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
         return model(pipeline.normalise(batch["image"], self._precision.compute), training=training)

@@ -80,7 +80,7 @@ class Task(task.Task):
         seen = seen_once(sums, self.config.num_eval_examples, "videos")
         top1 = int(sums["correct"]) / seen
         details = {"top5": int(sums["correct_top5"]) / seen}
-        return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels()))
+        return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels))
 
     def _normalised(self, clips: tf.Tensor) -> tf.Tensor:
         return pipeline.normalise(clips, self._precision.compute, self.config.data.modality)

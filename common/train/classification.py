@@ -1,6 +1,6 @@
 """Counts classifications over padded evaluation batches, and checks that every example counts once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -33,13 +33,18 @@ def top_k_sums(scores: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
     return counts
 
 
-def confused(sums: Mapping[str, np.ndarray], names: Sequence[str]) -> list[tuple[str, str, int]]:
+def confused(
+    sums: Mapping[str, np.ndarray], names: Callable[[], Sequence[str]]
+) -> list[tuple[str, str, int]]:
     """Returns the largest counts (class, answer, examples) of wrong answers, largest first; [] without "confused"."""
     counts = np.array(sums.get("confused", np.zeros([0, 0])))
     np.fill_diagonal(counts, 0)
-    called = [*names, *map(str, range(len(names), len(counts)))]
+    if not counts.any():
+        return []
+    named = names()
+    called = [*named, *map(str, range(len(named), len(counts)))]
     places = np.argsort(-counts, axis=None, kind="stable")[:_SHOWN]
-    rows = zip(*np.unravel_index(places, counts.shape)) if counts.size else ()
+    rows = zip(*np.unravel_index(places, counts.shape))
     return [(called[i], called[j], int(counts[i, j])) for i, j in rows if counts[i, j]]
 
 

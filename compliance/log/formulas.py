@@ -57,10 +57,9 @@ def compile_formula(formula: object) -> Formula:
     word, *rest = formula
     if word == "value":
         return lambda value, metadata, state: value
-    if word == "metadata":
-        return lambda value, metadata, state: metadata[rest[0]]
-    if word == "remembered":
-        return lambda value, metadata, state: state[rest[0]]
+    if word in ("metadata", "remembered"):
+        (name,) = rest
+        return lambda value, metadata, state: (metadata if word == "metadata" else state)[name]
     functions = [compile_formula(part) for part in rest]
     if word == "and":
         return lambda *facts: all(part(*facts) for part in functions)

@@ -8,14 +8,13 @@ colors with a support vector machine. Measuring a set again replaces its row in 
 """
 
 import csv
-import functools
 import gzip
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from PIL import Image
 
 from common.config import benchmarks
 from common.errors import UserError, answering
+from common.files import write_csv
 from lab.bench.files_to_prediction import OUTPUT, find, timetotrain
 from lab.bench.harness import ROOT, scripts
 from lab.bench.harness.scripts import head, write
@@ -63,10 +63,7 @@ def _clips(classes: int, train: int, held: int, folder: Path) -> list[Path]:
     for row in rows:
         (folder / row["path"]).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / row["path"], folder / row["path"])
-    with (folder / "clips.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(folder / "clips.csv", list(rows[0]), [row.values() for row in rows])
     return [folder / "clips.csv"]
 
 
@@ -78,15 +75,15 @@ def _sentences(count: int, folder: Path) -> list[Path]:
     return paths
 
 
-SETS: dict[str, tuple[str, Callable[[Path], list[Path]]]] = {
-    "100 digits of MNIST": ("resnet", functools.partial(_digits, 100, 60)),
-    "810 digits of MNIST": ("resnet", functools.partial(_digits, 810, 90)),
-    "3 classes of Tiny ImageNet": ("resnet", functools.partial(_photographs, 3, 15, 5)),
-    "10 classes of Tiny ImageNet": ("resnet", functools.partial(_photographs, 10, 40, 8)),
-    "2 classes of Tiny ImageNet": ("resnet", functools.partial(_photographs, 2, 400, 50)),
-    "3 classes of UCF101": ("tsm_kinetics", functools.partial(_clips, 3, 6, 4)),
-    "5 classes of UCF101": ("tsm_kinetics", functools.partial(_clips, 5, 30, 10)),
-    "500 pairs of Multi30k": ("transformer", functools.partial(_sentences, 500)),
+SETS: dict[str, tuple] = {  # Benchmark, maker of the files, its sizes.
+    "100 digits of MNIST": ("resnet", _digits, 100, 60),
+    "810 digits of MNIST": ("resnet", _digits, 810, 90),
+    "3 classes of Tiny ImageNet": ("resnet", _photographs, 3, 15, 5),
+    "10 classes of Tiny ImageNet": ("resnet", _photographs, 10, 40, 8),
+    "2 classes of Tiny ImageNet": ("resnet", _photographs, 2, 400, 50),
+    "3 classes of UCF101": ("tsm_kinetics", _clips, 3, 6, 4),
+    "5 classes of UCF101": ("tsm_kinetics", _clips, 5, 30, 10),
+    "500 pairs of Multi30k": ("transformer", _sentences, 500),
 }
 
 
@@ -115,12 +112,10 @@ def _peer(folder: Path) -> dict[str, Any] | None:
 
 def measure(name: str, folder: Path, minutes: float) -> dict[str, Any]:
     """Returns a set's row. Raises UserError: the data are missing, or a command failed."""
-    (benchmark, make), (files, records, results) = (
-        SETS[name],
-        (folder / part for part in ("files", "rec", "res")),
-    )
+    benchmark, make, *sizes = SETS[name]
+    files, records, results = (folder / part for part in ("files", "rec", "res"))
     files.mkdir()
-    timetotrain("data", benchmark, *make(files), records)
+    timetotrain("data", benchmark, *make(*sizes, files), records)
     flags = ["--system=here", f"--data_dir={records}", f"--result_dir={results}"]
     run = subprocess.Popen([sys.executable, "-m", "timetotrain", "run", benchmark, *flags], cwd=ROOT)
     try:

@@ -52,7 +52,7 @@ def test_an_evaluation_counts_no_padding(monkeypatch: pytest.MonkeyPatch, logits
     assert (int(sums["correct"]), int(sums["seen"])) == (3, 4)
     counts = sums["confused"].numpy()
     assert counts[labels[1], np.argmax(logits[1])] == 1 and np.trace(counts) == 3 and counts.sum() == 4
-    assert classification.confused({"confused": counts}, ("a", "b")) == [
+    assert classification.confused({"confused": counts}, lambda: ("a", "b")) == [
         (*(dict(enumerate("ab")).get(i, str(i)) for i in (labels[1], np.argmax(logits[1]))), 1)
     ]
-    assert classification.confused({}, ()) == [] == classification.confused({"confused": np.eye(3)}, ())
+    assert classification.confused({}, tuple) == [] == classification.confused({"confused": np.eye(3)}, tuple)

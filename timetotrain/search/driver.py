@@ -86,7 +86,8 @@ def open_storage(where: str | pathlib.Path) -> RDBStorage:
         time.sleep(1)
         return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
     except Exception as error:  # A database driver may raise anything.
-        raise UserError(f"--storage={where}: cannot open it: {error}") from error
+        cause = getattr(error.__cause__, "orig", error)
+        raise UserError(f"--storage={where}: cannot open it: {cause}") from error
 
 
 class Search:
@@ -109,7 +110,7 @@ class Search:
             sampler=_sampler(plan),
         )
         self._check(name)
-        self._lock = threading.Lock()
+        self._lock, self._worked = threading.Lock(), time.monotonic()
         self.children = Children()
 
     def _check(self, name: str) -> None:
@@ -122,10 +123,9 @@ class Search:
         trials = sorted(self.folder.glob("trial-*"))
         recorded = self.study.user_attrs.get("search")
         if recorded is None:
-            if trials:
-                raise UserError(
-                    f"{trials[0]}: of a search in another storage; move {self.folder} away or give another --name"
-                )
+            if trials or self.study.trials:
+                place = self.folder if trials else f"--name={name}"
+                raise UserError(f"{place}: of an earlier version, or in another storage; give another --name")
             self.study.set_user_attr("search", recorded := identity)
         for key, value in identity.items():
             if recorded[key] != value:
@@ -136,22 +136,28 @@ class Search:
     def run(self, processes: int, say: Callable[[str], None] = print) -> None:
         """Runs trials until the plan is done, `processes` at a time; SIGTERM and Ctrl-C end the search and its runs."""
         optuna.storages.fail_stale_trials(self.study)
-        for trial in self._running():  # One killed before its first beat would count as running for ever.
+        for trial in self._trials(
+            TrialState.FAIL
+        ):  # A kill may come between a trial's failure and its retry.
+            if "outcome" not in trial.user_attrs and trial.number not in rerun(self.study):
+                _retry(self.study, trial)
+        for trial in self._trials():  # One killed before its first beat would count as running for ever.
             self._storage.record_heartbeat(trial._trial_id)
-        deadline = (
-            time.monotonic() + GRACE_SECONDS + 2
-        )  # By then, trials of searches killed before are found.
         with self.children.ended_by_signals():
             while True:
                 with concurrent.futures.ThreadPoolExecutor(processes) as pool:
                     for worker in [pool.submit(self._work, say) for _ in range(processes)]:
                         worker.result()
-                if self.children.ended_by or not self._running() or time.monotonic() > deadline:
+                if self.children.ended_by or not self._trials():
+                    return
+                if time.monotonic() > self._worked + GRACE_SECONDS + 2:  # All that died by now are found.
+                    numbers = ", ".join(str(trial.number) for trial in self._trials())
+                    say(f"still running in another search: trial {numbers}; if it dies, start this one again")
                     return
                 time.sleep(1)
 
-    def _running(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
+    def _trials(self, state: TrialState = TrialState.RUNNING) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=[state])
 
     def _work(self, say: Callable[[str], None]) -> None:
         while (trial := self._next()) is not None:
@@ -163,6 +169,7 @@ class Search:
                 _retry(self.study, self._storage.get_trial(trial._trial_id))
                 return
             self._tell(trial, outcome)
+            self._worked = time.monotonic()
             say(describe(trial.number, trial.params, outcome))
 
     def _next(self) -> optuna.Trial | None:
@@ -217,9 +224,14 @@ class Search:
 
 def counted(study: optuna.Study) -> list[FrozenTrial]:
     """Returns the trials that have begun; a trial that was rerun counts once, with its last run."""
+    numbers = rerun(study)
     trials = study.get_trials(deepcopy=False)
-    rerun = {number for trial in trials for number in _retry.retry_history(trial)}
-    return [t for t in trials if t.state != TrialState.WAITING and t.number not in rerun]
+    return [t for t in trials if t.state != TrialState.WAITING and t.number not in numbers]
+
+
+def rerun(study: optuna.Study) -> set[int]:
+    """Returns the numbers of the trials that another trial repeats."""
+    return {n for trial in study.get_trials(deepcopy=False) for n in _retry.retry_history(trial)}
 
 
 def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
@@ -240,7 +252,7 @@ class _Grid(optuna.samplers.GridSampler):
 def _sampler(plan: Plan, number: int = 0) -> optuna.samplers.BaseSampler:
     """Returns the sampler of a trial: searches that share a study, at once or in turn, draw different points."""
     if plan.sampler == "grid":
-        return _Grid(spaces.axes(plan.space), plan.seed)
+        return _Grid(spaces.axes(plan.space), 0)  # The same order in every search that shares the study.
     seed = int(np.random.SeedSequence([plan.seed, number]).generate_state(1)[0])
     if plan.sampler == "tpe":
         # constant_liar: running trials count as bad, so that processes do not try the same point.

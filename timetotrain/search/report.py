@@ -37,7 +37,7 @@ def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
     sign = 1 if plan.directions[0] == "minimize" else -1
     order = [*sorted(complete, key=lambda t: sign * t.values[0]), *(t for t in trials if t not in complete)]
     rows = {t.number: [_cell(value) for value in _row(t, plan)[:-1]] for t in order}
-    for number in best:
+    for number in best & rows.keys():
         rows[number][0] = f"**{number}**"
     table = files.markdown_table(heads[:-1], rows.values()) + "\n"
     files.write_atomically(folder / "search.md", table.encode(), _FIX)

@@ -226,21 +226,17 @@ def small_sets() -> Table:
     for row in load("own_data.json")["sets"]:
         measure = benchmarks.module(row["benchmark"], "config").Config.quality
         answers = {
-            kind: f"{measure.number(row[kind]['value'])}, {row[kind]['what']}"
-            if row[kind]
+            kind: f"{measure.number(answer['value'])}, {answer['what']}"
+            if (answer := row[kind])
             else "not measured"
             for kind in ("baseline", "peer")
         }
-        won = beaten(measure, row["baseline"]["value"], row["quality"]) if row["baseline"] else None
+        won = beaten(measure, row["baseline"]["value"], row["quality"])
         # What a run that was stopped has not beaten, it might have beaten later.
         whole = won or row["epochs"] == row["of"]
         right = {"will": won, "will hardly": not won}.get(row["outlook"]) if whole else None
-        shown = {
-            "shown": measure.shown(row["quality"]),
-            "won": words.get(won, ""),
-            "right": words.get(right, ""),
-        }
-        rows.append(row | answers | shown)
+        said = {"won": words[won], "right": words.get(right, "")}
+        rows.append(row | answers | said | {"shown": measure.shown(row["quality"])})
     return table_of(
         rows,
         set="{set}",

@@ -133,6 +133,36 @@ def test_a_search_that_is_killed_anywhere_loses_no_point(bowl, monkeypatch, kind
     assert runs == 4 and folders <= 2
 
 
+def test_a_trial_that_failed_without_a_retry_is_repeated(bowl) -> None:
+    assert command.main(search(*GRID, "--trials=3")) == 0
+    tried, (distribution,) = epochs_tried(bowl), study(bowl).trials[0].distributions.values()
+    left = {"train_epochs": next(str(n) for n in range(1, 5) if str(n) not in tried)}
+    failed = optuna.trial.create_trial(
+        state=optuna.trial.TrialState.FAIL, params=left, distributions={"train_epochs": distribution}
+    )
+    study(bowl).add_trial(failed)
+    assert command.main(search(*GRID)) == 0
+    assert epochs_tried(bowl) == ["1", "2", "3", "4"] and {row["state"] for row in table(bowl)} == {"done"}
+
+
+def test_a_search_repeats_a_trial_of_one_that_is_killed_late(bowl, monkeypatch) -> None:
+    """Later than the seconds after which a search's trials count as dead."""
+    monkeypatch.setenv("BOWL_SECONDS", "600")
+    killed, folder = subprocess.Popen(in_a_process(search(*GRID))), bowl / "results" / "search" / "it"
+    wait_for(lambda: list(folder.glob("trial-0/output.txt")))
+    monkeypatch.setenv("BOWL_SECONDS", "3")
+    other = subprocess.Popen(in_a_process(search(*GRID)))
+    wait_for(lambda: list(folder.glob("trial-3/output.txt")))
+    killed.kill()
+    assert other.wait(300) == 0 and killed.wait() and epochs_tried(bowl) == ["1", "2", "3", "4"]
+
+
+def test_a_grid_with_seeds_is_every_point_once_whatever_the_search_s_seed(bowl) -> None:
+    flags = search("--space", "seed=0,1", "train_epochs=1,2", "--sampler=grid")
+    assert command.main([*flags, "--trials=2"]) == command.main([*flags, "--seed=7"]) == 0
+    assert len({(row["seed"], row["train_epochs"]) for row in table(bowl)}) == 4 == len(table(bowl))
+
+
 def test_searches_at_once_share_the_trials_and_draw_other_points(bowl, monkeypatch) -> None:
     monkeypatch.setenv("BOWL_SECONDS", "0.3")
     flags = in_a_process(search("--space", RATE, "--trials=9", "--sampler=random", "--processes=2"))
@@ -291,7 +321,7 @@ def test_logs_of_another_search_are_no_results(bowl, capsys) -> None:
     assert command.main(search("--space", "optimizer.base_learning_rate=0.001,0.1", "--sampler=grid")) == 0
     other = search("--space", "optimizer.momentum=0.5,0.6", "--sampler=grid", "--storage=other.log")
     assert command.main(other) == 2
-    assert "trial-0: of a search in another storage; move " in capsys.readouterr().err
+    assert "of an earlier version, or in another storage; give another --name" in capsys.readouterr().err
     assert not table(bowl)[0].get("optimizer.momentum")
 
 
