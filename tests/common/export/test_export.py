@@ -256,7 +256,8 @@ def test_the_manifest_says_what_a_program_takes_and_gives(mnist):
     updated = {r["updates"] for r in train["results"][1:]}
     assert {n for n, role in roles.items() if role in ("weight", "slot")} <= updated <= set(roles)
     assert [a["name"] for a in train["arguments"][:3]] == ["train/image", "train/label", "train/weight"]
-    assert {r["name"] for r in evaluation["results"]} == {"sums/correct", "sums/loss", "sums/seen"}
+    sums = ("confused", "correct", "correct_top5", "loss", "seen")
+    assert {r["name"] for r in evaluation["results"]} == {f"sums/{name}" for name in sums}
     assert sum(file.stat().st_size for file in folder.iterdir()) == manifest["bytes"] < 1e6
 
 
