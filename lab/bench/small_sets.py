@@ -29,6 +29,7 @@ from lab.bench.harness import ROOT, scripts
 from lab.bench.harness.scripts import head, write
 from lab.studies import data
 from mnist import idx
+from timetotrain.run import history
 
 GRACE_SECONDS = 120
 
@@ -124,12 +125,11 @@ def measure(name: str, folder: Path, minutes: float) -> dict[str, Any]:
         run.terminate()
         run.wait(GRACE_SECONDS)
     place = results / "here" / benchmark
-    about = json.loads((records / "description.json").read_text(encoding="utf-8"))
-    ran = json.loads((place / "run.json").read_text(encoding="utf-8"))
-    history = map(json.loads, (place / "history_0.jsonl").read_text(encoding="utf-8").splitlines())
-    evaluations = [record for record in history if record["kind"] == "evaluation"]
+    evaluations = [one for one in history.read(place / "history_0.jsonl") if one["kind"] == "evaluation"]
     if not evaluations:
         raise UserError(f"{name}: the run has no evaluation; give more --minutes")
+    about = json.loads((records / "description.json").read_text(encoding="utf-8"))
+    ran = json.loads((place / "run.json").read_text(encoding="utf-8"))
     return {
         "set": name,
         "benchmark": benchmark,

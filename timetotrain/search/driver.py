@@ -136,28 +136,27 @@ class Search:
     def run(self, processes: int, say: Callable[[str], None] = print) -> None:
         """Runs trials until the plan is done, `processes` at a time; SIGTERM and Ctrl-C end the search and its runs."""
         optuna.storages.fail_stale_trials(self.study)
-        for trial in self._trials(
-            TrialState.FAIL
-        ):  # A kill may come between a trial's failure and its retry.
-            if "outcome" not in trial.user_attrs and trial.number not in rerun(self.study):
+        # A kill may come between a trial's failure and its retry.
+        for trial in counted(self.study):
+            if trial.state == TrialState.FAIL and "outcome" not in trial.user_attrs:
                 _retry(self.study, trial)
-        for trial in self._trials():  # One killed before its first beat would count as running for ever.
+        for trial in self._running():  # One killed before its first beat would count as running for ever.
             self._storage.record_heartbeat(trial._trial_id)
         with self.children.ended_by_signals():
             while True:
                 with concurrent.futures.ThreadPoolExecutor(processes) as pool:
                     for worker in [pool.submit(self._work, say) for _ in range(processes)]:
                         worker.result()
-                if self.children.ended_by or not self._trials():
+                if self.children.ended_by or not self._running():
                     return
                 if time.monotonic() > self._worked + GRACE_SECONDS + 2:  # All that died by now are found.
-                    numbers = ", ".join(str(trial.number) for trial in self._trials())
+                    numbers = ", ".join(str(trial.number) for trial in self._running())
                     say(f"still running in another search: trial {numbers}; if it dies, start this one again")
                     return
                 time.sleep(1)
 
-    def _trials(self, state: TrialState = TrialState.RUNNING) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False, states=[state])
+    def _running(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
 
     def _work(self, say: Callable[[str], None]) -> None:
         while (trial := self._next()) is not None:
@@ -224,14 +223,9 @@ class Search:
 
 def counted(study: optuna.Study) -> list[FrozenTrial]:
     """Returns the trials that have begun; a trial that was rerun counts once, with its last run."""
-    numbers = rerun(study)
     trials = study.get_trials(deepcopy=False)
-    return [t for t in trials if t.state != TrialState.WAITING and t.number not in numbers]
-
-
-def rerun(study: optuna.Study) -> set[int]:
-    """Returns the numbers of the trials that another trial repeats."""
-    return {n for trial in study.get_trials(deepcopy=False) for n in _retry.retry_history(trial)}
+    rerun = {number for trial in trials for number in _retry.retry_history(trial)}
+    return [t for t in trials if t.state != TrialState.WAITING and t.number not in rerun]
 
 
 def describe(number: int, params: dict[str, Any], outcome: Outcome) -> str:
