@@ -123,6 +123,33 @@ def voc(folder, name, size=(WIDTH, HEIGHT)):
     (folder / "Annotations" / f"{name}.xml").write_text(text)
 
 
+@pytest.mark.parametrize("program", ["coco", "via", "labelme", "createml", "voc", "yolo"])
+def test_every_reader_gives_one_scene_as_the_same_picture_box_and_class(tmp_path, program):
+    """The contract of a reader: a Source in COCO's terms, which later stages use without knowing the program."""
+    photos(tmp_path, 1)
+    x, y, width, height = BOX
+    label = {"coordinates": {"x": x + width / 2, "y": y + height / 2, "width": width, "height": height}}
+    shape = {"label": "red", "shape_type": "rectangle", "points": [[x, y], [x + width, y + height]]}
+    files = {
+        "coco": content(1),
+        "via": {"p0.jpg1": via("rect")["p1.jpg123"] | {"filename": "p0.jpg"}},
+        "labelme": {"imagePath": "p0.jpg", "imageWidth": WIDTH, "imageHeight": HEIGHT, "shapes": [shape]},
+        "createml": [{"image": "p0.jpg", "annotations": [label | {"label": "red"}]}],
+    }
+    if program in files:
+        (tmp_path / "p0.json").write_text(json.dumps(files[program]))
+    elif program == "voc":
+        voc(tmp_path, "p0")
+    else:
+        (tmp_path / "p0.txt").write_text(YOLO.replace("1 ", "0 ", 1))
+        (tmp_path / "classes.txt").write_text("red\n")
+    (image,), (item,), names, report = tidied(tmp_path)
+    assert (image["file_name"], image["height"], image["width"]) == ("p0.jpg", HEIGHT, WIDTH)
+    np.testing.assert_allclose(item["bbox"], BOX, atol=1e-6)
+    assert (names, item["category_id"], item["image_id"]) == (["red"], 1, image["id"])
+    assert not report.lines and not report.suspicious
+
+
 @pytest.mark.parametrize("size", [(HEIGHT, WIDTH), (WIDTH, HEIGHT), None, (0, 0)])
 def test_pascal_vocs_size_says_on_which_pixels_its_boxes_are(tmp_path, size):
     photos(tmp_path / "JPEGImages", 1, orientation=6)
