@@ -224,9 +224,10 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     def _joined(
         self, full: tf.Tensor, grouped: tf.Tensor, virtual: int, groups: Groups | None
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and variance [G, C] from the means of the activations and of their squares, in one pass over them.
+        """Mean and variance [G, C] from the means of the activations and of their squares, as XLA's batch norm does.
 
-        A compiler fuses both means into the preceding convolution, and replicas exchange them in one collective.
+        One pass (openxla/xla, xla/service/batchnorm_expander.cc): a compiler fuses both means into the convolution
+        before them, and replicas exchange them in one collective. Its error grows with mean² / variance.
         """
         if self.spatial.partitions == 1:
             pixels = list(range(1, grouped.shape.rank - 1))
