@@ -1,4 +1,4 @@
-"""Writes a run's configuration and events as MLPerf log lines; never influences the run. TensorFlow-free.
+"""Writes a run's configuration and events as MLPerf log lines. TensorFlow-free.
 
 mlperf_logging.mllog writes ruleset 0.7.0. It cannot write the `:::MLL <seconds> <key>: {...}` form of ruleset 0.6.0; a
 small formatter here does. Every line is checked by the rules of `timetotrain check` as it is written.
