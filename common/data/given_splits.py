@@ -114,7 +114,9 @@ def report_layout(parts: Sequence[Path], suffixes: Collection[str], report: Repo
 
 
 def inner(folder: Path) -> str:
-    """Returns the end of an error about a folder of one class: the class's folder, if the classes are inside of it."""
+    """Returns the end of an error about a folder of one class: a table in it, or its folder that holds the classes."""
+    if tables := sorted(folder.glob("*.[ct]sv")):
+        return f"; name {tables[0]} if it lists them"
     only = folder_conversion.folders(folder) if folder.is_dir() else []
     deeper = len(only) == 1 and len(folder_conversion.folders(only[0])) > 1
     return f"; name {only[0]} if its folders are the classes" if deeper else ""
