@@ -152,7 +152,7 @@ class Run:
         self.stopped = True
         if self.started:
             self._end_block()
-            status = status or ("success" if self.reached else "aborted")
+            status = "success" if self.reached and status != "aborted" else "aborted"
             about = {"reason": reason[:200]} if reason else {}
             place = {self.unit: self._number()} if self._at else {}
             self.event("run_stop", kind=_END, metadata={"status": status, **place, **about})

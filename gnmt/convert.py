@@ -65,7 +65,7 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
 
     Args:
       folder: created if it does not exist.
-      evaluation: text to evaluate on, never cleaned.
+      evaluation: text to evaluate on; only `settings.eval_length` omits pairs of it.
       settings: encoding, lengths, shards and cleaning.
 
     Returns:

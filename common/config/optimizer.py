@@ -334,7 +334,7 @@ class _Blocks(_Adaptive):
 
     def check(self) -> None:
         if self.matrix_decay > 1 or (self.name == "soap" and self.matrix_decay == 1):
-            raise self._refused("matrix_decay", "must be below 1, or 1 for shampoo's sums")
+            raise self._refused("matrix_decay", "must be below 1; only shampoo takes 1 (no decay)")
         super().check()
 
 

@@ -236,7 +236,7 @@ def _frame(
         return None
     if said is not None and said not in (upright, stored):
         line = f"{path}: has {upright[0]}x{upright[1]} pixels, its entry says {said[0]}x{said[1]}"
-        report.leave_out("another size than its entry says", path, line)
+        report.leave_out("its size differs from its entry's", path, line)
         return None
     if looked.orientation == 1:
         return False

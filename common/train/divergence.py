@@ -78,7 +78,7 @@ def _first_of(loop: Any, names: Sequence[str], sound: Iterable[bool]) -> str:
 
 
 def _in_variables(loop: Any) -> str:
-    """Looks at the slots, then at the weights and moments, in the order in which an update writes them."""
+    """Names the first variable that is not finite: slots first, then weights and moments, as an update writes them."""
     state, named = loop.state, []
     if isinstance(state.update, WholeUpdate):
         for weight, slots in zip(state.model.trainable_variables, state.update.slots, strict=True):

@@ -24,7 +24,7 @@ END_SECONDS = 5.0  # Time for idle workers to end by themselves, and for killed 
 
 
 class Evaluation(NamedTuple):
-    """An evaluation whose network has run: the block before it, and its outputs over all batches."""
+    """The network's outputs over all evaluation batches, and the training block before the evaluation."""
 
     block: Block
     sums: Mapping[str, Any]

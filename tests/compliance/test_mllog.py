@@ -106,10 +106,11 @@ def test_a_run_that_meets_its_target(tmp_path, clock, capsys):
     assert keys(path)[0] == names
 
 
-def test_a_loop_that_ends_early_is_aborted(tmp_path, clock):
+def test_a_loop_that_ends_early_is_aborted_whatever_it_says(tmp_path, clock):
     path = tmp_path / "result_0.txt"
     with Run(path, HEADER, ruleset="5.1.0") as run:
         run.evaluated(0.95, samples_count=1536)
+        run.stop("success")
     assert keys(path)[1]["metadata"]["status"] == "aborted"
 
 

@@ -1,8 +1,8 @@
 """Reads a system's environment variables for NCCL, Horovod, TensorFlow and XLA, with sources. TensorFlow-free.
 
 systems/launch/NAME.json is a list of {"variable", "value", "why", "source"}. Systems that differ only in size share a
-file: summit-128 uses summit.json, dgx-2h-4 uses dgx-2h-hosts.json, h100-1 uses h100-8.json. lab/bench/gpu/flags.py
-writes XLA's flags from a measurement on the card; other systems keep XLA's defaults.
+file: summit-128 uses summit.json, dgx-2h-4 uses dgx-2h-hosts.json, h100-1 uses h100-8.json. XLA's flags stay at their
+defaults; lab/bench/gpu/flags.py adds XLA_FLAGS where a measurement shows that some are faster.
 """
 
 from __future__ import annotations
