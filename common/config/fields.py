@@ -24,7 +24,7 @@ class Field:
 
     Attributes:
       path: its name after `--config.` on a command line: "optimizer.momentum".
-      kind: form of a value: "number", "whole number", "true or false", "text", "numbers, a,b,...".
+      kind: form of a value, as `kind_of` returns it: "number", "whole numbers a,b,...", "text, or none".
       value: its value in the described configuration.
       meaning: its purpose.
       own: whether it is specific to the benchmark.

@@ -17,8 +17,8 @@ C = TypeVar("C")
 def legw(config: C, k: float) -> C:
     """Returns `config` with `k` times the batch and warmup epochs and sqrt(k) times the rate.
 
-    A `k` below 1 scales down: tune a large batch, train a small one (section 3.3). Fields that count steps keep their
-    length in epochs. `schedule.warmup_steps` stays: k times the epochs at k times the batch is the same number of
+    With a `k` below 1 you tune a large batch, then train with a smaller one (section 3.3). Fields that count steps keep
+    their length in epochs. `schedule.warmup_steps` stays: k times the epochs at k times the batch is the same number of
     steps. Raises UserError if `k` is not positive, or the batch times `k` is not a whole number.
     """
     ratio = fractions.Fraction(k).limit_denominator(1 << 20) if k > 0 else fractions.Fraction(0)

@@ -53,7 +53,7 @@ SAVE = "save it as UTF-8"
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line without its end; `text` is None if it cannot be decoded, and `fault` says why."""
+    """A line without its end; `text` is None if it is too long or cannot be decoded, and `fault` says which."""
 
     number: int
     text: str | None

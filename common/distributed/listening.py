@@ -38,7 +38,7 @@ class _LinkMap(ctypes.Structure):
 
 
 def own_address(hosts: Sequence[str], index: int) -> str:
-    """Returns the address on which this process reaches the others, and they it; loopback if all run on one host.
+    """Returns the address by which this process and the others reach each other; LOOPBACK if all names are loopback.
 
     The kernel's route decides, not the name of this host: Debian's /etc/hosts gives a host's own name 127.0.1.1.
 

@@ -1,4 +1,4 @@
-"""Convolutions that tf_keras lacks: explicit padding, the space-to-depth form of a 7x7 stem, groups."""
+"""Convolutions with explicit padding, with groups on a CPU, and the space-to-depth form of a 7x7 stem."""
 
 import tensorflow as tf
 import tf_keras

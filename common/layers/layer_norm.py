@@ -23,8 +23,8 @@ class LayerNormalization(tf_keras.layers.LayerNormalization):
 def normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
     """Returns gamma (x - mean) / sqrt(variance + epsilon) + beta over the last axis.
 
-    TensorFlow's form reads x for the mean and again for the variance, and its gradient reads the upstream gradient once
-    more for each of their gradients. This form sums x and its square in one pass, which XLA joins to the kernel that
+    TensorFlow's form reads x twice, for the mean and for the variance, and its gradient reads the upstream gradient one
+    extra time for each of the two. This form sums x and its square in one pass, which XLA joins to the kernel that
     makes x. The gradient takes both of a row's sums in one pass too.
 
     It loses digits where a row's mean is many standard deviations from 0: 1e-6 of the largest result at 3, 5e-5 at 30,

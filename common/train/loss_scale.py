@@ -83,7 +83,7 @@ class DynamicScale:
         return step - tf.cast(self._skipped.read_value(), step.dtype)
 
     def tell(self, finite: tf.Tensor) -> list[tf.Tensor]:
-        """Inside `run`: changes the scale after an update that was made or, if not `finite`, skipped.
+        """Inside `run`: adapts the scale after an update; the update was skipped if not `finite`.
 
         Returns the written tensors.
         """

@@ -76,7 +76,7 @@ def _skip_line(file, tail: bytes) -> bool:
 
 
 def scan(data: bytes, number: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (number, line) of the lines of `data` (whole lines) that hold the token; the first line has `number`."""
+    """Yields (line number, line) for lines of `data` that hold the token; its first line is line `number`."""
     counted, place = 0, data.find(TOKEN)
     while place >= 0:
         start = data.rfind(b"\n", counted, place) + 1 or counted
