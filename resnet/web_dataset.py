@@ -48,7 +48,7 @@ def items(shards: Sequence[Path], report: Report) -> list[Item]:
     """Returns the pictures of shards. Raises UserError if a tar file is damaged, or none holds a picture with a class.
 
     Args:
-      found: tar files.
+      shards: tar files.
       report: receives the examples without a picture or a class, and further pictures of an example.
     """
     pictures = [item for path in shards for item in _in_shard(path, report)]

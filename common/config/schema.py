@@ -20,7 +20,7 @@ class Schedule:
     Attributes:
       kind: "constant", "poly", "step", "cosine", "noam", "gnmt"; or MODULE:FUNCTION, a schedule of your own
         (docs/extend.md).
-      warmup_epochs: length of the linear warmup, in epochs.
+      warmup_epochs: length of the warmup, in epochs.
       warmup_steps: length of the warmup in steps, to match published code that rounds its epochs differently; 0 derives
         it from `warmup_epochs`.
       initial_learning_rate: learning rate at the start of the warmup.
@@ -71,7 +71,7 @@ class Schedule:
         return self.warmup_steps / steps_per_epoch if self.warmup_steps else self.warmup_epochs
 
     def decay_start(self, steps_per_epoch: float) -> float:
-        """The step at which "poly" and "cosine" start: the warmup rounded down; 0 with `decay_over_whole_run`.
+        """Where "poly" and "cosine" start: `warmup_steps`, else the warmup epochs rounded down; 0 over the whole run.
 
         The rounding is `warm * N // B` in G7 resnet-research-TF-tpu-v3-8192/lars_util.py.
         """

@@ -67,7 +67,7 @@ class Dropout(tf_keras.layers.Layer):
         if generator == "hardware" and not replicas.has_random_words:
             raise UnsupportedError(
                 f"config.dropout_generator=hardware: TensorFlow has no operation for it on the backend "
-                f"{replicas.name}; use counter, or replicas xla or pjrt"
+                f"{replicas.name}; use counter, or --replicas=pjrt"
             )
 
     def build(self, input_shape: tf.TensorShape) -> None:

@@ -88,7 +88,7 @@ def score_directory(
 ) -> ScoreCard:
     """Computes the score card of one folder of `result_*.txt` logs (or of one log).
 
-    Olympic scoring drops the fastest and the slowest run (for unet3d four each); the score is the mean of the rest, in
+    Olympic scoring drops the fastest and the slowest run (four each for unet3d); the score is the mean of the rest, in
     minutes. A run that does not comply, or whose log breaks a rule, is dropped as a slowest run. If there are more such
     runs than may be dropped, there is no score. (Round v0.6 has no such rule for logs: its published ones break many.)
 

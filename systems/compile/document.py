@@ -113,7 +113,7 @@ def _wide(kernels: dict) -> str:
 
 
 def _compiled(records: list[dict], results: Path, *parts: str) -> list[tuple[tuple, dict]]:
-    """Yields (first cells of a row, report) for each program whose report has one of `parts`."""
+    """Returns (first cells of a row, report) for each program whose report has one of `parts`."""
     rows = []
     for record in records:
         for name, report in series.reports(record, results).items():
