@@ -45,7 +45,7 @@ def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[F
     """Merges findings that say the same of several logs of a folder, which a reader need not see again.
 
     Returns (the first of each kind, {id of a finding: those that it stands for}). Only advice of other logs is merged:
-    an error is told for each log, because each of these logs has to be mended. Two findings are of one kind if they
+    an error is reported for each log, because each of these logs must be fixed. Two findings are of one kind if they
     agree in everything but the log and its lines.
     """
     first: dict[tuple, Finding] = {}

@@ -17,7 +17,7 @@ T = TypeVar("T")
 def given_split(folder: Path, pair: bool = True, report: Report | None = None) -> tuple[Path, Path | None]:
     """Returns the folders of training and evaluation examples; (folder, None) if there is no such pair.
 
-    seg_train/ and seg_test/ are a pair too; train_tube/ and test_tube/ may be classes, and of two pairs none is taken.
+    seg_train/ and seg_test/ are a pair too; train_tube/ and test_tube/ may be classes, of two pairs neither counts.
     `report` receives what may be a split, but is not taken.
 
     Raises UserError: no such folder, or with `pair` it has a training folder but no evaluation folder.
@@ -88,7 +88,7 @@ NO_NAMES = "no line of it has a class and its name"
 
 
 def report_layout(parts: Sequence[Path], suffixes: Collection[str], report: Report) -> None:
-    """Notes what a folder of classes has that its layout does not explain.
+    """Notes what in a folder of classes its layout does not explain.
 
     Args:
       parts: folders with a folder for each class.

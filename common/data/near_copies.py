@@ -1,4 +1,4 @@
-"""Finds pictures that are nearly the same, also mirrored, so that a split does not part them."""
+"""Finds near copies among pictures, mirrored ones too, so that a split keeps them on one side."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence

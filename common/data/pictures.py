@@ -105,7 +105,7 @@ def contents(path: str | os.PathLike) -> bytes:
 
 
 def is_picture(path: str | os.PathLike) -> bool:
-    """Whether a file is or begins like a picture, also one of a format that is not read; reads only its header."""
+    """Whether a file is a picture or begins like one, even in a format that is not read; reads only its header."""
     if os.path.splitext(path)[1].lower() in UNREAD:
         return True
     try:

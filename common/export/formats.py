@@ -113,7 +113,7 @@ def stablehlo(trained: Trained, folder: pathlib.Path) -> None:
 
 
 def onnx(trained: Trained, folder: pathlib.Path) -> None:
-    """Writes only the network, as ONNX, with tf2onnx."""
+    """Writes the network alone as ONNX, with tf2onnx; ABOUT and, for pictures, recipe.py describe its inputs."""
     library = _library("tf2onnx", "onnx")
     serving = trained.serving
     # A classifier takes any number of inputs at once; the other networks have results of one size for one input.

@@ -2,12 +2,11 @@
 
 Every replica adds the same summed gradients to the same weights, so one digest holds for all of them. If a digest
 differs, the steps since the last comparison run again from its state and from their inputs. A wrong weight makes wrong
-gradients, which all replicas add, so that every replica may get other bits than before. The one that erred is the one
-that differs from all others, or, of two, the one whose weight is by far the farther from the repeated one, where the
-two differ most.
+gradients, which all replicas add, so the bits of every replica may change. The one that erred is the one that differs
+from all others, or, of two, the one whose weight is far farther from the repeated one, where the two differ most.
 
-What all replicas receive alike is not seen: an error in a gradient before the sum, in a batch, or in a slot that only
-one replica holds (`shard_weight_update`). lab/bench/guard.py measures what is.
+It does not see an error that all replicas receive alike: in a gradient before the sum, in a batch, or in a slot that
+only one replica holds (`shard_weight_update`). lab/bench/guard.py measures what it sees.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Says which faults in a tree of v6.0 are noticed, by us and by the stock tools, and what is said of published trees.
+"""Reports which faults in a v6.0 tree we and the stock tools notice, and the findings in published trees.
 
 `python -m lab.bench.altered_trees TREE [--published FOLDER] [-o FILE]`: TREE is the unpacked v6.0 subset, FOLDER holds
 published rounds as `lab.bench.compliance_published` takes them. Each fault is made in a copy. We notice it if `check`

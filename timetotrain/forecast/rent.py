@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def offers(benchmark: str, most: int, path: Path | None) -> list[Offer]:
-    """The machines of which the law can say and whose memory holds the model."""
+    """The machines that the law can forecast and whose memory holds the model."""
     from systems.forecast import accelerators, law, money
     from timetotrain.forecast import sizes
 

@@ -18,7 +18,7 @@ _BLUE, _ORANGE = "#4c72b0", "#dd8452"
 
 
 def known(benchmark: str, chip: dict[str, Any], per_node: int, most: int = MOST) -> list[Estimate]:
-    """The sizes of which the law can say and that hold the model: powers of two up to a host, then of hosts."""
+    """The sizes that the law can forecast and that hold the model: powers of two up to a host, then of hosts."""
     small = [n for n in (2**i for i in range(18)) if n <= min(per_node, most)]
     hosts = [per_node * 2**i for i in range(18) if per_node * 2**i <= most]
     chosen = law.estimates(benchmark, chip, sorted({*small, *hosts}))

@@ -68,7 +68,7 @@ def words(
 ) -> list[str]:
     """Returns the command prefix that runs a command in a container; for pyxis, options of srun.
 
-    The container sees `folders`, of which the first is where the command starts, and with `nvidia` the host's GPUs. It
+    The container sees `folders` (the command starts in the first) and, with `nvidia`, the host's GPUs. It
     gets the variables of `environment`; apptainer and pyxis pass all variables anyway.
     """
     if name == "pyxis":

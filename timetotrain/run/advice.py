@@ -1,7 +1,7 @@
 """Says before a run whether it will beat its data's baseline, and after it, from its curve, why it learned too little.
 
-The thresholds are this project's: they name the cause of every run in tests/timetotrain/run/curves.json, each of which
-was made wrong on purpose; those marked `held_out` set none of them. TensorFlow-free.
+The thresholds are this project's: they name the cause of every run in tests/timetotrain/run/curves.json, all of which
+have deliberate faults. Runs marked `held_out` set no threshold. TensorFlow-free.
 """
 
 import math

@@ -161,8 +161,8 @@ def beaten(measure: Measure, floor: float, score: float) -> bool:
 
 
 def poor(measure: Measure, records: Sequence[history.Record], step: int) -> str:
-    """Returns the line that warns of a checkpoint after `step` that is no better than the baseline; "" if it is, or
-    the history does not say.
+    """Returns the line that warns of a checkpoint after `step` that is no better than the baseline; "" if it is better,
+    or the history does not say.
     """
     least = next((r.get("baseline") for r in records[::-1] if r["kind"] == "run"), None) or {}
     value = next((r["value"] for r in records[::-1] if r["kind"] == "evaluation" and r["step"] == step), None)

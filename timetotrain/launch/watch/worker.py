@@ -28,7 +28,7 @@ class Lines:
         os.set_blocking(number, False)
 
     def read(self) -> Iterator[bytes]:
-        """Yields the lines that have arrived; once the pipe has ended, also an unfinished last line."""
+        """Yields the lines that have arrived, and, once the pipe has ended, an unfinished last line."""
         while not self.closed:
             try:
                 data = os.read(self.number, CHUNK)
