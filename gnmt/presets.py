@@ -244,11 +244,13 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Estimates the memory per sentence pair, in bytes (lab/bench/batch_memory.py: cpu-multi30k, mostly logits).
-
-    The bound comes from the peak of a batch of 128; in larger batches each further pair takes less.
-    """
-    return config.max_sequence_length * (24 * config.vocabulary_size + 200 * config.layers * config.width)
+    """Estimates the memory per sentence pair of a step, in bytes (lab/bench/batch_memory.py, 16 to 256 tokens)."""
+    return config.max_sequence_length * (16 * config.vocabulary_size + 128 * config.layers * config.width)
 
 
-HERE = Rule(own="cpu-multi30k", example_bytes=_example_bytes, gpu_batch=512)
+def _eval_bytes(config: Config) -> float:
+    decode = config.decode
+    return decode.beam_size * (20 * config.vocabulary_size + 4 * decode.source_length * config.width)
+
+
+HERE = Rule(own="cpu-multi30k", example_bytes=_example_bytes, eval_bytes=_eval_bytes, gpu_batch=512)

@@ -49,9 +49,9 @@ CASES: dict[str, tuple[str, list[tuple[dict[str, str], tuple[int, int], tuple[in
         ({"packed_length": "1024", "max_sequence_length": "1024"}, (2, 8), (32, 128)),
     ]),
     "gnmt": ("cpu-multi30k", [
-        ({}, (64, 256), (64, 256)),
-        ({"max_sequence_length": "16", "bucket_limits": "16"}, (256, 1024), (64, 256)),
-        ({"max_sequence_length": "1024", "bucket_limits": "1024"}, (2, 8), (64, 256)),
+        ({}, (256, 768), (256, 1024)),
+        ({"max_sequence_length": "16", "bucket_limits": "16"}, (512, 2048), (256, 1024)),
+        ({"max_sequence_length": "128", "bucket_limits": "128"}, (16, 64), (256, 1024)),
     ]),
     "tsm_kinetics": ("cpu-ucf101", [
         ({}, (16, 64), (4, 16)),
