@@ -61,7 +61,7 @@ def convert(
 
     Args:
       folder: created if it does not exist.
-      evaluation: text to evaluate on, never cleaned.
+      evaluation: text to evaluate on; only `settings.eval_length` omits pairs of it.
       vocabulary: a subword file, or the number of subwords to build from the training text.
       settings: lengths, shards and cleaning.
 

@@ -91,12 +91,10 @@ def test_the_stock_checker_passes_it(case, tmp_path, clock, monkeypatch):
 def test_a_run_that_meets_its_target(tmp_path, clock, capsys):
     path = tmp_path / "runs" / "result_0.txt"
     run = Run(path, HEADER, ruleset="5.1.0")
-    reached = []
     with run:
-        for samples in range(1536, 9000, 384):
-            reached.append(run.evaluated(0.95 if samples < 2304 else 0.92, samples_count=samples))
-            if reached[-1]:
-                break
+        reached = [
+            run.evaluated(loss, samples_count=n) for loss, n in ((0.95, 1536), (0.95, 1920), (0.92, 2304))
+        ]
     assert reached == [False, False, True] and not run.findings and not capsys.readouterr().err
     assert check_log(str(path), "5.1.0").findings == []
     names, last = keys(path)

@@ -54,14 +54,13 @@ def explained(
       say: prints a line for the user.
     """
     better = None
-    if not isinstance(error, UserError):
-        if signalled:
-            better = stopped_early(signalled)
-        else:
-            from timetotrain.run import step_errors
+    if signalled:  # Keras rewords an error that a signal raises inside a layer, without its exit status.
+        better = stopped_early(signalled)
+    elif not isinstance(error, UserError):
+        from timetotrain.run import step_errors
 
-            diagnose = None if loop is None else loop.task.diagnose
-            better = step_errors.explained(error, replicas, "global_batch_size", diagnose, say)
+        diagnose = None if loop is None else loop.task.diagnose
+        better = step_errors.explained(error, replicas, "global_batch_size", diagnose, say)
     told = better or error
     text = str(told) if isinstance(told, UserError) else f"{type(told).__name__}: {told}".splitlines()[0]
     heartbeat.tell(**{"lost" if isinstance(told, PeerLostError) else "error": text})

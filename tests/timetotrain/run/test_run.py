@@ -13,7 +13,7 @@ from common.config.optimizer import Sgd
 from common.errors import PeerLostError, UserError
 from common.train import events
 from tests.common.train import toy
-from timetotrain.run import mllog, recorder, results, run
+from timetotrain.run import ending, mllog, recorder, results, run
 from timetotrain.run.options import RunOptions
 
 ALONE = types.SimpleNamespace(main=False)
@@ -39,7 +39,8 @@ def recording(training) -> run.Run:
 def test_a_signal_before_training_ends_the_run(training) -> None:
     with pytest.raises(UserError, match="SIGTERM during initialisation: nothing was trained") as error:
         training._on_signal(signal.SIGTERM, None)
-    assert error.value.exit_code == 143
+    again = ending.explained(UserError(f"calling layer 'rows': {error.value}"), "SIGTERM", None, None, print)
+    assert error.value.exit_code == again.exit_code == 143 and str(again) == str(error.value)
 
 
 def test_a_signal_before_there_is_a_loop_stops_it_at_once(training) -> None:
