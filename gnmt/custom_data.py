@@ -10,7 +10,7 @@ from common.config import data_description
 from common.config.data_description import Description
 from common.data import folder_conversion
 from common.data.bucketing import least_padding
-from common.data.folder_conversion import Card, Made, Options
+from common.data.folder_conversion import Card, Conversion, Options
 from common.data.report import Report
 from common.text import bleu, bpe, custom_text
 from gnmt import convert as converter
@@ -27,7 +27,7 @@ _EVAL_LENGTHS = 2  # Sentences to evaluate on may have as many times the tokens 
 _BUCKETS = 5  # As in the published configuration.
 
 
-def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records, merges, vocabulary, evaluation text and their description into `out`.
 
     Raises UserError if the text does not fit, too much of it is broken, or `out` holds something else.
@@ -90,7 +90,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         },
         baseline=least,
     )
-    return Made(description, (), "pairs", custom_text.facts(pairs, counts))
+    return Conversion(description, (), "pairs", custom_text.facts(pairs, counts))
 
 
 def _languages(sources: Sequence[Path], report: Report) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from gnmt.wavefront import wavefront
 State = dict[str, Any]
 
 
-class Parts:
+class Layers:
     """Creates layers and initialisers, each with its own seed."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
@@ -74,10 +74,10 @@ class Embedding(tf_keras.layers.Layer):
 
     kinds = {"table": "embedding"}
 
-    def __init__(self, parts: Parts):
-        super().__init__(dtype=parts.precision.full, autocast=False)
-        shape = [parts.config.vocabulary_size, parts.config.width]
-        self.table = self.add_weight("table", shape=shape, initializer=parts.uniform())
+    def __init__(self, layers: Layers):
+        super().__init__(dtype=layers.precision.full, autocast=False)
+        shape = [layers.config.vocabulary_size, layers.config.width]
+        self.table = self.add_weight("table", shape=shape, initializer=layers.uniform())
 
     def call(self, ids: tf.Tensor) -> tf.Tensor:
         """Looks up [b, n] -> [n, b, width]."""
@@ -95,12 +95,12 @@ class Embedding(tf_keras.layers.Layer):
 class Encoder(tf_keras.layers.Layer):
     """A bidirectional LSTM layer, an LSTM layer over both directions, then layers with residual connections."""
 
-    def __init__(self, parts: Parts):
-        super().__init__(dtype=parts.precision.full, autocast=False)
-        self.forward, self.backward = parts.lstm(), parts.lstm()
-        self.lstms = [parts.lstm() for _ in range(parts.config.layers - 1)]
-        self.dropouts = [parts.dropout() for _ in range(parts.config.layers)]
-        self.length, self.replicas = parts.config.max_sequence_length, parts.replicas
+    def __init__(self, layers: Layers):
+        super().__init__(dtype=layers.precision.full, autocast=False)
+        self.forward, self.backward = layers.lstm(), layers.lstm()
+        self.lstms = [layers.lstm() for _ in range(layers.config.layers - 1)]
+        self.dropouts = [layers.dropout() for _ in range(layers.config.layers)]
+        self.length, self.replicas = layers.config.max_sequence_length, layers.replicas
 
     def call(self, x: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Encodes [m, b, width] with `lengths`, int32 [b] -> [m, b, width].
@@ -169,15 +169,15 @@ class Step(NamedTuple):
 class Decoder(tf_keras.layers.Layer):
     """LSTM layers: the first queries the attention, the others see its context; the third and later are residual."""
 
-    def __init__(self, parts: Parts):
-        super().__init__(dtype=parts.precision.full, autocast=False)
-        config = parts.config
-        self.config, self.precision, self.replicas = config, parts.precision, parts.replicas
-        self.attention = Attention(config, parts.precision, parts.uniform)
-        self.first = parts.lstm()
-        self.lstms = [parts.lstm() for _ in range(config.layers - 1)]
-        self.dropouts = [parts.dropout() for _ in range(config.layers)]
-        self.context_dropout = parts.dropout() if self.feeds_back else None
+    def __init__(self, layers: Layers):
+        super().__init__(dtype=layers.precision.full, autocast=False)
+        config = layers.config
+        self.config, self.precision, self.replicas = config, layers.precision, layers.replicas
+        self.attention = Attention(config, layers.precision, layers.uniform)
+        self.first = layers.lstm()
+        self.lstms = [layers.lstm() for _ in range(config.layers - 1)]
+        self.dropouts = [layers.dropout() for _ in range(config.layers)]
+        self.context_dropout = layers.dropout() if self.feeds_back else None
 
     @property
     def feeds_back(self) -> bool:
@@ -266,13 +266,13 @@ class Logits(tf_keras.layers.Layer):
     kinds = {"kernel": "kernel", "bias": "bias"}
     is_output = True
 
-    def __init__(self, parts: Parts):
-        super().__init__(dtype=parts.precision.full, autocast=False)
-        config, self.precision = parts.config, parts.precision
+    def __init__(self, layers: Layers):
+        super().__init__(dtype=layers.precision.full, autocast=False)
+        config, self.precision = layers.config, layers.precision
         self.length, size = config.max_sequence_length, config.vocabulary_size
-        uniform: Callable = parts.uniform
+        uniform: Callable = layers.uniform
         self.kernel = self.add_weight("kernel", shape=[config.width, size], initializer=uniform())
-        bias = parts.uniform_bias()
+        bias = layers.uniform_bias()
         self.bias = self.add_weight("bias", shape=[size], initializer=bias) if config.output_bias else None
 
     def call(self, x: tf.Tensor) -> tf.Tensor:

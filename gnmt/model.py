@@ -13,7 +13,7 @@ from common.layers.precision import Precision
 from common.text import beam
 from common.text.bpe import BOS, EOS
 from gnmt.config import Config
-from gnmt.layers import Decoder, Embedding, Encoder, Logits, Parts, State
+from gnmt.layers import Decoder, Embedding, Encoder, Layers, Logits, State
 
 # The model's inputs, as named in a batch, in order: int32 [b, m], [b], [b, n].
 INPUTS = ("source", "source_length", "target")
@@ -28,9 +28,9 @@ class Gnmt(tf_keras.Model):
     """The network. A call on INPUTS returns time-major logits of each target token, given the tokens before it."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
-        parts = Parts(config, replicas, precision)
-        embedding, encoder = Embedding(parts), Encoder(parts)
-        decoder, softmax = Decoder(parts), Logits(parts)
+        layers = Layers(config, replicas, precision)
+        embedding, encoder = Embedding(layers), Encoder(layers)
+        decoder, softmax = Decoder(layers), Logits(layers)
 
         # A bucket sets the lengths, which are known when the model is called.
         source, lengths, target = inputs = [

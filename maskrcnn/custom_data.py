@@ -6,7 +6,7 @@ from pathlib import Path
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data.folder_conversion import Card, Made, Options
+from common.data.folder_conversion import Card, Conversion, Options
 from common.detection import custom_pictures
 from common.distributed.replicas.base import Shard
 from common.errors import counted
@@ -16,7 +16,7 @@ from maskrcnn.presets import PRESETS
 PREVIEW = "cpu-nuclei"  # The page shows this preset's sizes.
 
 
-def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`; see common.detection.custom_pictures.convert."""
     counts, *rest = custom_pictures.convert("maskrcnn", sources[0], out, options, masks=True)
     fields = {"num_train_examples": counts.images, "data.skip_empty": False}

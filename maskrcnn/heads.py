@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 import tf_keras
@@ -12,26 +12,26 @@ from common.detection import roi_align
 from common.detection.anchors import PYRAMID_ASPECTS
 from common.distributed.spatial.layers import Leave
 from common.layers.convolution import Conv2DTranspose
-from maskrcnn.parts import Parts
+from maskrcnn.layers import Layers
 
 ANCHORS = len(PYRAMID_ASPECTS)  # anchors per cell
 BOX_SIZE = 7  # bins along a side of the box head's regions; the mask head's regions have config.mask_size / 2
 
 
-def region_proposals(parts: Parts, maps: Mapping[int, tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+def region_proposals(layers: Layers, maps: dict[int, tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Applies the region proposal network, figure 3 of "Faster R-CNN", with the same weights on all levels.
 
     Returns:
       (logits [b, A_l], codes [b, A_l, 4]) of each level in `precision.variable`, with anchors in the order aspect, y,
       x. Replicas that share images all get the outputs for the whole image.
     """
-    hidden = parts.biased_conv(parts.config.rpn_channels, 3, "rpn", parts.normal(0.01), relu=True)
-    score = parts.biased_conv(ANCHORS, 1, "rpn_score", parts.normal(0.01))
-    box = parts.biased_conv(4 * ANCHORS, 1, "rpn_box", parts.normal(0.01))
-    full = parts.precision.full
+    hidden = layers.biased_conv(layers.config.rpn_channels, 3, "rpn", layers.normal(0.01), relu=True)
+    score = layers.biased_conv(ANCHORS, 1, "rpn_score", layers.normal(0.01))
+    box = layers.biased_conv(4 * ANCHORS, 1, "rpn_box", layers.normal(0.01))
+    full = layers.precision.full
 
     def flat(x: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-        return Flat(shape, dtype=full)(Leave(parts.spatial, dtype=full)(x))
+        return Flat(shape, dtype=full)(Leave(layers.spatial, dtype=full)(x))
 
     features = [hidden(x) for x in maps.values()]
     return [flat(score(x), []) for x in features], [flat(box(x), [4]) for x in features]
@@ -75,13 +75,13 @@ class BoxHead(tf_keras.layers.Layer):
     The outputs are in `precision.variable`.
     """
 
-    def __init__(self, parts: Parts):
-        super().__init__(dtype=parts.precision.layer, name="box_head")
-        config = parts.config
+    def __init__(self, layers: Layers):
+        super().__init__(dtype=layers.precision.layer, name="box_head")
+        config = layers.config
         self.classes = config.num_classes
-        self.hidden = [parts.dense(config.head_units, f"box_fc{i}", relu=True) for i in (1, 2)]
-        self.score = parts.dense(self.classes, "box_score", stddev=0.01)
-        self.box = parts.dense(4 * self.classes, "box_code", stddev=0.001)
+        self.hidden = [layers.dense(config.head_units, f"box_fc{i}", relu=True) for i in (1, 2)]
+        self.score = layers.dense(self.classes, "box_score", stddev=0.01)
+        self.box = layers.dense(4 * self.classes, "box_code", stddev=0.001)
 
     def call(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         number = x.shape[1]
@@ -105,20 +105,20 @@ class MaskHead(tf_keras.layers.Layer):
     The logits are in `precision.variable`.
     """
 
-    def __init__(self, parts: Parts):
-        super().__init__(dtype=parts.precision.layer, name="mask_head")
-        config, channels = parts.config, parts.config.mask_channels
-        self.full = parts.precision.variable
-        self.convs = [parts.mask_conv(channels, 3, f"mask_conv{i + 1}") for i in range(config.mask_convs)]
+    def __init__(self, layers: Layers):
+        super().__init__(dtype=layers.precision.layer, name="mask_head")
+        config, channels = layers.config, layers.config.mask_channels
+        self.full = layers.precision.variable
+        self.convs = [layers.mask_conv(channels, 3, f"mask_conv{i + 1}") for i in range(config.mask_convs)]
         self.larger = Conv2DTranspose(
             channels,
             2,
-            activation=parts.activation(),
-            kernel_initializer=parts.fan_out(),
-            dtype=parts.precision.layer,
+            activation=layers.activation(),
+            kernel_initializer=layers.fan_out(),
+            dtype=layers.precision.layer,
             name="mask_larger",
         )
-        self.score = parts.mask_conv(config.num_classes, 1, "mask_score", relu=False)
+        self.score = layers.mask_conv(config.num_classes, 1, "mask_score", relu=False)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         number, size = x.shape[1], 2 * x.shape[2]

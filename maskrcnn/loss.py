@@ -68,48 +68,48 @@ def huber(error: tf.Tensor, delta: float) -> tf.Tensor:
 
 
 def rpn_score_loss(
-    logits: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor, anchors: int
+    logits: Sequence[tf.Tensor], targets: rpn.Targets, weight: tf.Tensor, anchors: int
 ) -> WeightedSum:
     """Computes the cross-entropy of the sampled anchors.
 
     The divisor is `anchors` per image, even if fewer are found; 0 divides by the number found.
     """
     logits = tf.concat(logits, 1)
-    entropy = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(wanted.positive, logits.dtype), logits)
-    counted = tf.where(wanted.positive | wanted.negative, entropy, tf.zeros_like(entropy))
+    entropy = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(targets.positive, logits.dtype), logits)
+    counted = tf.where(targets.positive | targets.negative, entropy, tf.zeros_like(entropy))
     total = tf.reduce_sum(tf.reduce_sum(counted, -1) * weight)
-    count = anchors * tf.reduce_sum(weight) if anchors else _sampled(wanted, weight)
+    count = anchors * tf.reduce_sum(weight) if anchors else _sampled(targets, weight)
     return WeightedSum(total, count, Over.REPLICA)
 
 
-def rpn_box_loss(codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor) -> WeightedSum:
+def rpn_box_loss(codes: Sequence[tf.Tensor], targets: rpn.Targets, weight: tf.Tensor) -> WeightedSum:
     """Computes each level's mean Huber loss over the four numbers of its positive anchors, and sums the levels."""
     sizes = [x.shape[1] for x in codes]
-    error = huber(tf.concat(codes, 1) - wanted.codes, RPN_DELTA)
-    counted = tf.where(wanted.positive[..., None], error, tf.zeros_like(error))
+    error = huber(tf.concat(codes, 1) - targets.codes, RPN_DELTA)
+    counted = tf.where(targets.positive[..., None], error, tf.zeros_like(error))
     sums = tf.split(tf.reduce_mean(counted, -1) * weight[:, None], sizes, 1)
-    counts = tf.split(tf.cast(wanted.positive, error.dtype) * weight[:, None], sizes, 1)
+    counts = tf.split(tf.cast(targets.positive, error.dtype) * weight[:, None], sizes, 1)
     means = [tf.math.divide_no_nan(tf.reduce_sum(s), tf.reduce_sum(n)) for s, n in zip(sums, counts)]
     return WeightedSum(tf.add_n(means), tf.ones([], error.dtype), Over.REPLICA)
 
 
 def rpn_box_loss_of_samples(
-    codes: Sequence[tf.Tensor], wanted: rpn.Targets, weight: tf.Tensor
+    codes: Sequence[tf.Tensor], targets: rpn.Targets, weight: tf.Tensor
 ) -> WeightedSum:
     """Sums smooth L1 over the four numbers of all positive anchors, and divides by the number of sampled anchors.
 
     The smooth L1 loss of REF maskrcnn_benchmark/layers/smooth_l1_loss.py, with a beta of 1/9, is nine times the Huber
     loss. modeling/rpn/loss.py has the divisor.
     """
-    error = huber(tf.concat(codes, 1) - wanted.codes, RPN_DELTA) / RPN_DELTA
-    counted = tf.where(wanted.positive[..., None], error, tf.zeros_like(error))
+    error = huber(tf.concat(codes, 1) - targets.codes, RPN_DELTA) / RPN_DELTA
+    counted = tf.where(targets.positive[..., None], error, tf.zeros_like(error))
     total = tf.reduce_sum(tf.reduce_sum(counted, [1, 2]) * weight)
-    return WeightedSum(total, _sampled(wanted, weight), Over.REPLICA)
+    return WeightedSum(total, _sampled(targets, weight), Over.REPLICA)
 
 
-def _sampled(wanted: rpn.Targets, weight: tf.Tensor) -> tf.Tensor:
+def _sampled(targets: rpn.Targets, weight: tf.Tensor) -> tf.Tensor:
     """Counts the sampled anchors in images with nonzero weight."""
-    sampled = tf.cast(wanted.positive | wanted.negative, weight.dtype)
+    sampled = tf.cast(targets.positive | targets.negative, weight.dtype)
     return tf.reduce_sum(tf.reduce_sum(sampled, -1) * weight)
 
 

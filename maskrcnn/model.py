@@ -20,7 +20,7 @@ from common.distributed.spatial.layers import Enter, Leave
 from common.layers.precision import Precision
 from maskrcnn import backbone, fpn, heads
 from maskrcnn.config import Config
-from maskrcnn.parts import Parts
+from maskrcnn.layers import Layers
 
 # Maximum replicas per group that compute the second stage: "up to four different cores", section 3 of the pods paper.
 SECOND_STAGE_CORES = 4
@@ -70,7 +70,7 @@ class MaskRCNN(tf_keras.Model):
     """
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
-        layers = Parts.of(config, replicas, precision)
+        layers = Layers.of(config, replicas, precision)
         batch = config.micro_batch_size
         images = replicas.model_input((*config.shapes[0], 3), batch, precision.compute)
         first = _first_stage(layers, images)
@@ -127,43 +127,43 @@ class MaskRCNN(tf_keras.Model):
           classes: int32 [b, m], the classes of the objects in `masked`.
         """
         cores = min(self.spatial.partitions, SECOND_STAGE_CORES)
-        parts = max(1, cores // 2) if masked is not None else cores
-        boxes = [lambda x=x: self.box_head(self.crops[0](maps, x)) for x in _split(regions, parts)]
-        masks = [] if masked is None else self._mask_parts(maps, masked, classes, parts)
-        found = branches(self.replicas, [*boxes, *masks], self.spatial.groups)
-        logits, codes = (_joined(x) for x in zip(*found[: len(boxes)]))
-        return Heads(logits, codes, _joined(found[len(boxes) :]) if masks else None)
+        slices = max(1, cores // 2) if masked is not None else cores
+        boxes = [lambda x=x: self.box_head(self.crops[0](maps, x)) for x in _split(regions, slices)]
+        masks = [] if masked is None else self._mask_slices(maps, masked, classes, slices)
+        outputs = branches(self.replicas, [*boxes, *masks], self.spatial.groups)
+        logits, codes = (_joined(x) for x in zip(*outputs[: len(boxes)]))
+        return Heads(logits, codes, _joined(outputs[len(boxes) :]) if masks else None)
 
     def masks(self, maps: list[tf.Tensor], regions: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
         """Predicts mask logits [b, m, 28, 28] for corners [b, m, 4] that hold objects of `classes`, int32 [b, m]."""
-        parts = min(self.spatial.partitions, SECOND_STAGE_CORES)
-        functions = self._mask_parts(maps, regions, classes, parts)
+        slices = min(self.spatial.partitions, SECOND_STAGE_CORES)
+        functions = self._mask_slices(maps, regions, classes, slices)
         return _joined(branches(self.replicas, functions, self.spatial.groups))
 
-    def _mask_parts(
-        self, maps: list[tf.Tensor], regions: tf.Tensor, classes: tf.Tensor, parts: int
+    def _mask_slices(
+        self, maps: list[tf.Tensor], regions: tf.Tensor, classes: tf.Tensor, slices: int
     ) -> list[Callable[[], tf.Tensor]]:
-        cut = zip(_split(regions, parts), _split(classes, parts), strict=True)
+        cut = zip(_split(regions, slices), _split(classes, slices), strict=True)
         return [lambda x=x, c=c: self.mask_head.of_class(self.crops[1](maps, x), c) for x, c in cut]
 
 
-def _split(x: tf.Tensor, parts: int) -> list[tf.Tensor]:
-    """Splits [b, n, ...] into parts with nearly equal numbers of regions; none is empty."""
+def _split(x: tf.Tensor, slices: int) -> list[tf.Tensor]:
+    """Splits [b, n, ...] into slices with nearly equal numbers of regions; none is empty."""
     count = x.shape[1]
-    parts = min(parts, count)
-    return [x] if parts == 1 else tf.split(x, [(count + i) // parts for i in range(parts)], 1)
+    slices = min(slices, count)
+    return [x] if slices == 1 else tf.split(x, [(count + i) // slices for i in range(slices)], 1)
 
 
-def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+def _joined(slices: Sequence[tf.Tensor]) -> tf.Tensor:
     """Reverses `_split`."""
-    return tf.concat(parts, 1) if len(parts) > 1 else parts[0]
+    return tf.concat(slices, 1) if len(slices) > 1 else slices[0]
 
 
-def _first_stage(parts: Parts, images: tf.Tensor) -> tf_keras.Model:
+def _first_stage(layers: Layers, images: tf.Tensor) -> tf_keras.Model:
     """Builds the first stage: images -> (maps, logits, codes) as in `Features`."""
-    x = Enter(parts.spatial, dtype=parts.precision.layer)(images)
-    maps = fpn.pyramid(parts, backbone.stages(parts, x))
-    logits, codes = heads.region_proposals(parts, maps)
-    leave = Leave(parts.spatial, dtype=parts.precision.layer)
+    x = Enter(layers.spatial, dtype=layers.precision.layer)(images)
+    maps = fpn.pyramid(layers, backbone.stages(layers, x))
+    logits, codes = heads.region_proposals(layers, maps)
+    leave = Leave(layers.spatial, dtype=layers.precision.layer)
     whole = [leave(x) for level, x in maps.items() if level <= fpn.LAST_STAGE]
     return tf_keras.Model(images, (whole, logits, codes), name="first_stage")

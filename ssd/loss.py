@@ -54,19 +54,19 @@ def hard_negatives(losses: tf.Tensor, positive: tf.Tensor, ratio: int) -> tf.Ten
     return topk.topk_mask(masked, tf.minimum(wanted, available)) & ~positive
 
 
-def per_image(codes: tf.Tensor, logits: tf.Tensor, wanted: Targets, ratio: int) -> tf.Tensor:
+def per_image(codes: tf.Tensor, logits: tf.Tensor, targets: Targets, ratio: int) -> tf.Tensor:
     """Computes the loss of each image, [b].
 
     Args:
       codes, logits: the network's outputs, [b, A, 4] and [b, A, classes].
-      wanted: the result of `targets`.
+      targets: the result of `targets()`.
       ratio: negatives per positive.
     """
-    positive = wanted.classes > 0
+    positive = targets.classes > 0
     count = tf.reduce_sum(tf.cast(positive, codes.dtype), -1)
-    error = tf.abs(codes - tf.cast(wanted.codes, codes.dtype))
+    error = tf.abs(codes - tf.cast(targets.codes, codes.dtype))
     smooth = tf.reduce_sum(tf.where(error < 1, 0.5 * error * error, error - 0.5), -1)
-    entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(wanted.classes, logits)
+    entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(targets.classes, logits)
     counted = positive | hard_negatives(entropy, positive, ratio)
     box_loss = tf.reduce_sum(tf.where(positive, smooth, tf.zeros_like(smooth)), -1)
     class_loss = tf.reduce_sum(tf.where(counted, entropy, tf.zeros_like(entropy)), -1)

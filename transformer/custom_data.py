@@ -9,7 +9,7 @@ import numpy as np
 from common.config import data_description
 from common.config.data_description import Description
 from common.data import folder_conversion
-from common.data.folder_conversion import Card, Made, Options
+from common.data.folder_conversion import Card, Conversion, Options
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.text import bleu, custom_text
@@ -28,7 +28,7 @@ _LENGTHS, _SHORT_LENGTHS = (80, 256), (60, 128)
 _PIECES = 2  # Approximate number of subwords per word.
 
 
-def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records, vocabulary, evaluation text and their description into `out`.
 
     Raises UserError if the text does not fit, too much of it is broken, or `out` holds something else.
@@ -76,7 +76,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         baseline=least,
     )
     facts = [*custom_text.facts(pairs, counts), ("packed rows", f"{counts['packed']} of {packed} tokens")]
-    return Made(description, (), "pairs", facts)
+    return Conversion(description, (), "pairs", facts)
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:

@@ -26,7 +26,7 @@ _MASKED = -1e9  # A score that the softmax turns into 0.
 Cache = Mapping[str, tf.Tensor]
 
 
-class Parts:
+class Layers:
     """Creates layers, each with its own seed."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
@@ -74,10 +74,10 @@ class Embedding(tf_keras.layers.Layer):
 
     kinds = {"table": "embedding"}
 
-    def __init__(self, parts: Parts, **kwargs: Any):
-        super().__init__(dtype=parts.precision.full, autocast=False, **kwargs)
-        self.config, self.precision = parts.config, parts.precision
-        self.initial = tf_keras.initializers.RandomNormal(stddev=parts.config.width**-0.5, seed=parts.seed())
+    def __init__(self, layers: Layers, **kwargs: Any):
+        super().__init__(dtype=layers.precision.full, autocast=False, **kwargs)
+        self.config, self.precision = layers.config, layers.precision
+        self.initial = tf_keras.initializers.RandomNormal(stddev=self.config.width**-0.5, seed=layers.seed())
 
     def build(self, input_shape: tf.TensorShape) -> None:
         shape = [self.config.vocabulary_size, self.config.width]
@@ -120,16 +120,16 @@ def _leading(x: tf.Tensor) -> list[int | tf.Tensor]:
 class Attention(tf_keras.layers.Layer):
     """Multi-head attention: softmax(Q K^T / sqrt(d)) V, four products without bias."""
 
-    def __init__(self, parts: Parts, **kwargs: Any):
-        super().__init__(dtype=parts.precision.full, autocast=False, **kwargs)
-        self.heads, self.width = parts.config.heads, parts.config.width
-        self.replicas, self.precision = parts.replicas, parts.precision
+    def __init__(self, layers: Layers, **kwargs: Any):
+        super().__init__(dtype=layers.precision.full, autocast=False, **kwargs)
+        self.heads, self.width = layers.config.heads, layers.config.width
+        self.replicas, self.precision = layers.replicas, layers.precision
         self.query, self.key, self.value, self.output_product = (
-            parts.dense(self.width, use_bias=False) for _ in range(4)
+            layers.dense(self.width, use_bias=False) for _ in range(4)
         )
-        self.dropout = parts.dropout(parts.config.attention_dropout)
+        self.dropout = layers.dropout(layers.config.attention_dropout)
         self.in_one_kernel = (
-            parts.config.dropout_generator == "hardware"
+            layers.config.dropout_generator == "hardware"
             and self.precision.compute.size == 2
             and kernel_exists(self.width // self.heads)
         )
@@ -230,12 +230,12 @@ class Attention(tf_keras.layers.Layer):
 class FeedForward(tf_keras.layers.Layer):
     """Two products with bias, ReLU and dropout between them."""
 
-    def __init__(self, parts: Parts, **kwargs: Any):
-        super().__init__(dtype=parts.precision.layer, **kwargs)
-        config = parts.config
-        self.inner = parts.dense(config.hidden, use_bias=True)
-        self.outer = parts.dense(config.width, use_bias=True)
-        self.dropout = parts.dropout(config.relu_dropout)
+    def __init__(self, layers: Layers, **kwargs: Any):
+        super().__init__(dtype=layers.precision.layer, **kwargs)
+        config = layers.config
+        self.inner = layers.dense(config.hidden, use_bias=True)
+        self.outer = layers.dense(config.width, use_bias=True)
+        self.dropout = layers.dropout(config.relu_dropout)
         self.size = 2 * config.width * config.hidden
 
     def call(self, x: tf.Tensor, training: bool) -> tf.Tensor:
@@ -245,11 +245,11 @@ class FeedForward(tf_keras.layers.Layer):
 class _Residual(tf_keras.layers.Layer):
     """Computes x + dropout(sublayer(norm(x))) for each sublayer of a layer."""
 
-    def __init__(self, parts: Parts, sublayers: int, **kwargs: Any):
-        super().__init__(dtype=parts.precision.layer, **kwargs)
-        self.norms = [parts.norm() for _ in range(sublayers)]
-        self.dropouts = [parts.dropout(parts.config.residual_dropout) for _ in range(sublayers)]
-        self.precision, self.length = parts.precision, parts.config.packed_length
+    def __init__(self, layers: Layers, sublayers: int, **kwargs: Any):
+        super().__init__(dtype=layers.precision.layer, **kwargs)
+        self.norms = [layers.norm() for _ in range(sublayers)]
+        self.dropouts = [layers.dropout(layers.config.residual_dropout) for _ in range(sublayers)]
+        self.precision, self.length = layers.precision, layers.config.packed_length
 
     def normed(self, i: int, x: tf.Tensor) -> tf.Tensor:
         return tf.cast(self.norms[i](x), self.precision.compute)
@@ -261,9 +261,9 @@ class _Residual(tf_keras.layers.Layer):
 class EncoderLayer(_Residual):
     """Self-attention, then feed-forward."""
 
-    def __init__(self, parts: Parts, **kwargs: Any):
-        super().__init__(parts, 2, **kwargs)
-        self.attention, self.feed_forward = Attention(parts), FeedForward(parts)
+    def __init__(self, layers: Layers, **kwargs: Any):
+        super().__init__(layers, 2, **kwargs)
+        self.attention, self.feed_forward = Attention(layers), FeedForward(layers)
 
     def call(self, x: tf.Tensor, segments: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Encodes [b, n, width]; a token attends to the tokens of its own segment, int32 [b, n]."""
@@ -279,10 +279,10 @@ class EncoderLayer(_Residual):
 class DecoderLayer(_Residual):
     """Causal self-attention, attention to the source, feed-forward."""
 
-    def __init__(self, parts: Parts, **kwargs: Any):
-        super().__init__(parts, 3, **kwargs)
-        self.attention, self.feed_forward = Attention(parts), FeedForward(parts)
-        self.source_attention = Attention(parts) if parts.config.attend_source else None
+    def __init__(self, layers: Layers, **kwargs: Any):
+        super().__init__(layers, 3, **kwargs)
+        self.attention, self.feed_forward = Attention(layers), FeedForward(layers)
+        self.source_attention = Attention(layers) if layers.config.attend_source else None
 
     def call(
         self,

@@ -17,7 +17,7 @@ from common.layers.dropout import drop
 from common.layers.precision import Precision
 from common.text import beam
 from transformer.config import Config
-from transformer.layers import Cache, DecoderLayer, Embedding, EncoderLayer, Parts, position_signal
+from transformer.layers import Cache, DecoderLayer, Embedding, EncoderLayer, Layers, position_signal
 
 # Names of the model's inputs, int32 [b, packed_length], in order.
 INPUTS = ("inputs", "inputs_segment", "inputs_position", "targets", "targets_segment", "targets_position")
@@ -33,7 +33,7 @@ class Transformer(tf_keras.Model):
     """The network. A call on INPUTS returns the logits of each target token, given the tokens before it."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
-        layers = Parts(config, replicas, precision)
+        layers = Layers(config, replicas, precision)
         embedding = Embedding(layers)
         source_input, target_input = TokenInput(layers, embedding), TokenInput(layers, embedding, shift=True)
         encoder = [EncoderLayer(layers) for _ in range(config.layers)]
@@ -114,14 +114,14 @@ class Transformer(tf_keras.Model):
 class TokenInput(tf_keras.layers.Layer):
     """Embeds tokens and adds the position signal, with dropout; `shift` embeds the token before each position."""
 
-    def __init__(self, parts: Parts, embedding: Embedding, shift: bool = False):
-        super().__init__(dtype=parts.precision.layer)
-        config = parts.config
-        self.embedding, self.dropout = embedding, parts.dropout(config.residual_dropout)
+    def __init__(self, layers: Layers, embedding: Embedding, shift: bool = False):
+        super().__init__(dtype=layers.precision.layer)
+        config = layers.config
+        self.embedding, self.dropout = embedding, layers.dropout(config.residual_dropout)
         self.shift = shift and config.shift_targets
         length = max(config.packed_length, config.decode.target_length)
         signal = position_signal(length, config.width) * config.positions
-        self.signal = tf.constant(signal, parts.precision.compute)
+        self.signal = tf.constant(signal, layers.precision.compute)
 
     def call(self, ids: tf.Tensor, positions: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Embeds [b, n] at positions [b, n] -> [b, n, width]."""

@@ -122,7 +122,7 @@ def test_at_most_four_replicas_of_a_group_compute_the_second_stage(monkeypatch, 
         box_head=lambda x: (x, x),
         mask_head=types.SimpleNamespace(of_class=lambda x, classes: x),
     )
-    network._mask_parts = functools.partial(model.MaskRCNN._mask_parts, network)
+    network._mask_slices = functools.partial(model.MaskRCNN._mask_slices, network)
     regions, classes = tf.random.uniform([1, 10, 4]), tf.zeros([1, 10], tf.int32)
     found = model.MaskRCNN.heads(network, [], regions, regions, classes)
     assert given == [2 * parts]

@@ -43,7 +43,7 @@ FULL = {
         r"einsum/Einsum|call\.\d+/while_3": "the gradient of attention's direction, summed over queries in blocks"
     },
     "maskrcnn": {
-        r"box_head/box_score|MatMul_\d (1024x455|\d+x1024)": "logits and codes of boxes (Parts.dense), and gradients",
+        r"box_head/box_score|MatMul_\d (1024x455|\d+x1024)": "logits and codes of boxes (Layers.dense), and gradients",
         r"MatMul \d+x256|MatMul/MatMul": "the mask kernels of the regions' classes are chosen by a one-hot product",
         r"MatMul_\d \d+x28x(112|28)": "the masks to learn are cut out of the annotated ones",
     },

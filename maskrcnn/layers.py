@@ -19,14 +19,14 @@ from common.layers.precision import Precision
 from maskrcnn.config import Config
 
 
-class Parts(ImageLayers):
-    """Creates layers; `Parts.of(config, replicas, precision)` returns the parts for a configuration.
+class Layers(ImageLayers):
+    """Creates layers; `Layers.of(config, replicas, precision)` returns those of a configuration.
 
     `spatial` says how the first stage partitions images; the second stage gets whole feature maps.
     """
 
     @classmethod
-    def of(cls, config: Config, replicas: Replicas, precision: Precision) -> Parts:
+    def of(cls, config: Config, replicas: Replicas, precision: Precision) -> Layers:
         # The network has fewer than 128 layers.
         return cls(config, replicas, precision, seeds(config.seed, 128), Spatial(replicas, config.partitions))
 
