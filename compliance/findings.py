@@ -41,7 +41,7 @@ def finding(
     severity: str,
     path: object,
     expected: str,
-    found: str,
+    actual: str,
     *,
     line: int = 0,
     text: str = "",
@@ -51,7 +51,7 @@ def finding(
     """Builds a finding from the sentence that texts.json has for `wording` (default: `rule`), filled with `names`."""
     words = texts()["wording"][wording or rule]
     message, fix = words["message"].format(**names), words["fix"].format(**names)
-    return Finding(rule, severity, str(path), line, text, message, expected, found, fix)
+    return Finding(rule, severity, str(path), line, text, message, expected, actual, fix)
 
 
 class Groups:

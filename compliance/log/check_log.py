@@ -62,8 +62,8 @@ def check_log(
     for record in read_log(path, ruleset):
         if with_run:
             read(record)
-        if found := feed(record):
-            add(found)
+        if broken := feed(record):
+            add(broken)
     add(checker.finish())
     if not taken.certain:
         names = {"what": "the round of this log", "fix": "name the round by --ruleset"}
@@ -76,9 +76,8 @@ def check_log(
         findings, family = [other], V05 if V05 in other.message else ""
     named = checker.declared
     if (benchmark := named.get("submission_benchmark")) in rules.HPC_BENCHMARKS:
-        family, found = HPC, f"{benchmark}, of MLPerf HPC"
-        about = ("not-checked", ERROR, path, "a log of MLPerf Training", found)
-        findings = [finding(*about, wording="not-checked.hpc")]
+        about = ("a log of MLPerf Training", f"{benchmark}, of MLPerf HPC")
+        family, findings = HPC, [finding("not-checked", ERROR, path, *about, wording="not-checked.hpc")]
     return LogResult(
         path, ruleset, findings, benchmark, named.get("submission_division"), checker.platform, story.seed,
         story.smoke, story.minutes(), story.best is not None, taken.reason, named.get("submission_org"),

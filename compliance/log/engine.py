@@ -167,8 +167,8 @@ class StreamChecker:
         rule = self._rules.get(key)
         how = self._joins
         if how is not None and key == how["key"] and not self._kept.join(how, record):
-            wanted, names = f"metadata {how['metadata']} and {how['by']}", {"wording": "metadata", "key": key}
-            return [self._make(f"{key}.metadata", ERROR, record, wanted, shown(record.metadata), **names)]
+            about = f"metadata {how['metadata']} and {how['by']}", shown(record.metadata)
+            return [self._make(f"{key}.metadata", ERROR, record, *about, wording="metadata", key=key)]
         if key in self._written_keys:
             self._written.setdefault(key, record)
         if rule is None:
@@ -200,8 +200,8 @@ class StreamChecker:
             elif key == "submission_platform":
                 self.platform = record.value
             if rule.keeps and (lacking := self._kept.remember(rule, record)):
-                wanted = f"a number that gives {lacking}"
-                findings.append(self._reports.broken(rule, "value", record, wanted, ""))
+                expected = f"a number that gives {lacking}"
+                findings.append(self._reports.broken(rule, "value", record, expected, ""))
         if rule.sets:
             self._kept.set(rule.sets, record)
         self._seen[key] = before + 1

@@ -139,10 +139,10 @@ class Evaluations:
             cut = begun == ended + 1 > 1 and self._latest.get(name) == f"{name}_start"
             if begun != ended and not cut:
                 expected = f"as many {name}_stop as {name}_start"
-                found = f"{begun} {name}_start, {ended} {name}_stop"
-                yield self._make("interval.unpaired", ADVICE, None, expected, found, name=name)
+                actual = f"{begun} {name}_start, {ended} {name}_stop"
+                yield self._make("interval.unpaired", ADVICE, None, expected, actual, name=name)
         begun, results = counts["eval_start"], len({key[:-1] for key in self._told})
         if begun < results and (begun or counts["eval_stop"] or self._ruleset >= _ALL_HAVE_STARTS):
-            found = f"{begun} eval_start for {results} evaluations with a result"
+            actual = f"{begun} eval_start for {results} evaluations with a result"
             expected = "an eval_start before each result"
-            yield self._make("interval.unpaired", ADVICE, None, expected, found, name="eval")
+            yield self._make("interval.unpaired", ADVICE, None, expected, actual, name="eval")

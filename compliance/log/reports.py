@@ -20,11 +20,11 @@ class Reports:
         self._ruleset, self._path = ruleset, path
 
     def make(
-        self, rule: str, severity: str, record: Record | None, expected: str, found: str, **names: object
+        self, rule: str, severity: str, record: Record | None, expected: str, actual: str, **names: object
     ) -> Finding:
         """A finding about a record, or about the whole log if `record` is None."""
         line, text = (record.line, record.text) if record is not None else (0, "")
-        return finding(rule, severity, self._path, expected, found, line=line, text=text, **names)
+        return finding(rule, severity, self._path, expected, actual, line=line, text=text, **names)
 
     # ------------------------------------------------------------------------------------------ one line
 
@@ -40,12 +40,12 @@ class Reports:
     def repeated(self, record: Record, first: object) -> Finding:
         """A second record of a key that must occur once; `first` is the value of the first record."""
         if first is record.value or first == record.value:
-            severity, wording, found = ADVICE, "occurs.again", "a repeat"
+            severity, wording, actual = ADVICE, "occurs.again", "a repeat"
         else:
             severity, wording = ERROR, "occurs.differs"
-            found = f"first {shown(first)}, then {shown(record.value)}"
+            actual = f"first {shown(first)}, then {shown(record.value)}"
         names = {"wording": wording, "key": record.key}
-        return self.make(f"{record.key}.occurs", severity, record, "exactly one", found, **names)
+        return self.make(f"{record.key}.occurs", severity, record, "exactly one", actual, **names)
 
     def broken(
         self, rule: rules.KeyRule, aspect: str, record: Record, expected: str, say: str = "",
@@ -53,18 +53,18 @@ class Reports:
     ) -> Finding:  # fmt: skip
         """A record that fails one check of its key's rule; `times`: the first times of init_start and run_start."""
         names: dict[str, object] = {"wording": aspect}
-        found = shown(record.value)
+        actual = shown(record.value)
         if aspect == "value":
             names = _meant(rule, record.value)
         elif aspect == "metadata":
-            found = shown(record.metadata) if record.metadata else "no metadata"
+            actual = shown(record.metadata) if record.metadata else "no metadata"
         elif aspect == "order":
-            found = f"line {record.line}, {shown(record.metadata)}"
+            actual = f"line {record.line}, {shown(record.metadata)}"
             names = {"wording": "order.state" if say else "order", "say": say}
             if began := times.get(rule.spec.get("within", {}).get("key")):
-                found = f"{(record.time_ms - began) / 60_000:.1f} minutes"
+                actual = f"{(record.time_ms - began) / 60_000:.1f} minutes"
                 names["wording"] = "order.init"
-        return self.make(f"{rule.key}.{aspect}", ERROR, record, expected, found, key=rule.key, **names)
+        return self.make(f"{rule.key}.{aspect}", ERROR, record, expected, actual, key=rule.key, **names)
 
     # ------------------------------------------------------------------------------------- evaluations
 
@@ -75,8 +75,8 @@ class Reports:
         fraction = rescaled(record.value, target.holds)
         if fraction is None:
             return None
-        names, found = {"fraction": fraction, "value": record.value}, shown(record.value)
-        return self.make("eval_accuracy.scale", ADVICE, record, target.expected, found, **names)
+        names, actual = {"fraction": fraction, "value": record.value}, shown(record.value)
+        return self.make("eval_accuracy.scale", ADVICE, record, target.expected, actual, **names)
 
     def missed(self, best: Record | None, target: Target) -> Finding:
         """No evaluation met the target; `best` is the nearest."""
@@ -84,8 +84,8 @@ class Reports:
         fraction = rescaled(best.value, target.holds) if best is not None else None
         if fraction is not None:
             names = {"wording": "eval_accuracy.target.scale", "fraction": fraction, "value": best.value}
-        found = shown(best.value) if best is not None else "no comparable accuracy"
-        return self.make("eval_accuracy.target", ERROR, best, target.expected, found, **names)
+        actual = shown(best.value) if best is not None else "no comparable accuracy"
+        return self.make("eval_accuracy.target", ERROR, best, target.expected, actual, **names)
 
     # ------------------------------------------------------------------------------------- the whole log
 
@@ -96,21 +96,21 @@ class Reports:
             return self.make(f"{key}.occurs", ERROR, None, f"at least {rule.times}", str(count), **names)
         return self.absent(key, "exactly one" if rule.once else "at least one", unknown)
 
-    def absent(self, key: str, wanted: str, unknown: Collection[str]) -> Finding:
+    def absent(self, key: str, expected: str, unknown: Collection[str]) -> Finding:
         """A key that never occurs; `unknown` are the log's keys that have no rules."""
         near = nearest(key, unknown) if unknown else None
         names = {"wording": "occurs.misspelt" if near else "occurs.missing", "key": key, "near": near}
-        return self.make(f"{key.split(' ')[0]}.occurs", ERROR, None, wanted, "none", **names)
+        return self.make(f"{key.split(' ')[0]}.occurs", ERROR, None, expected, "none", **names)
 
     def uncollected(self, key: str, entries: list, expected_entries: list[str]) -> Finding:
-        """Records that together must have each entry of `wanted` once, but have `kept`."""
+        """Records that together must have each of `expected_entries` once, but have `entries`."""
         missing = [name for name in expected_entries if name not in entries]
         other = [name for name in entries if name not in expected_entries] or "an entry twice"
         some = f"; missing {', '.join(missing[:3])}" if missing else ""
         expected = f"each tensor once, {len(expected_entries)} in all{some}"
         few = missing and len(entries) < len(expected_entries)
-        found = f"{len(entries)}" if few else f"not in the list: {shown(other)}"
-        return self.make(f"{key}.metadata", ERROR, None, expected, found, key=key, wording="metadata")
+        actual = f"{len(entries)}" if few else f"not in the list: {shown(other)}"
+        return self.make(f"{key}.metadata", ERROR, None, expected, actual, key=key, wording="metadata")
 
     def empty(self, foreign: int, unread: int) -> Finding:
         """A log without a record. `foreign` counts lines in another round's format, `unread` counts broken lines."""
@@ -118,12 +118,12 @@ class Reports:
         if foreign:
             other = "0.7.0" if self._ruleset == "0.6.0" else "0.6.0"
             names = {"wording": "no-records.other", "other": other}
-            found = f"{foreign} records in the form of another round"
-            return self.make("no-records", ERROR, None, f"lines with {token}", found, **names)
+            actual = f"{foreign} records in the form of another round"
+            return self.make("no-records", ERROR, None, f"lines with {token}", actual, **names)
         if unread:
             names = {"what": "the rules of the benchmark", "fix": "mend the lines; then check the log again"}
-            found = f"{unread} lines that could not be read, and none that could"
-            return self.make("not-checked", ERROR, None, "records", found, **names)
+            actual = f"{unread} lines that could not be read, and none that could"
+            return self.make("not-checked", ERROR, None, "records", actual, **names)
         return self.make("no-records", ERROR, None, f"lines with {token}", "no record")
 
 

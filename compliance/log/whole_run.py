@@ -187,11 +187,9 @@ class Story:
             early = f"{end - start:.0f} ms too early"
             yield self._make("run.before-init", ADVICE, None, "init_stop before run_start", early)
         if start is not None and (_SECONDS[0] <= start < _SECONDS[1] or start > _YEAR_2100):
-            rule, found = (
-                "time.micro" if start > _YEAR_2100 else "time.seconds",
-                f"run_start at time_ms {start:.0f}",
-            )
-            yield self._make(rule, ADVICE, None, "milliseconds since 1970", found)
+            rule = "time.micro" if start > _YEAR_2100 else "time.seconds"
+            actual = f"run_start at time_ms {start:.0f}"
+            yield self._make(rule, ADVICE, None, "milliseconds since 1970", actual)
 
     def _status(self, info: dict) -> Iterator[Finding]:
         if self.stop is None or not self.judged:

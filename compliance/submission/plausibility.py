@@ -50,15 +50,15 @@ def _alike(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Runs with the same results, although they have another seed: training from another seed gives other ones."""
     same: dict[tuple, list[Run]] = defaultdict(list)
     for one in runs:
-        if sum(char.isdigit() for found in one.results for char in found.value) >= _DIGITS:
-            same[tuple(found.value for found in one.results)].append(one)
+        if sum(char.isdigit() for result in one.results for char in result.value) >= _DIGITS:
+            same[tuple(result.value for result in one.results)].append(one)
     groups = [group for group in same.values() if len(group) > 1]
     if groups:
         largest = max(groups, key=len)
-        timed = len({tuple(found.ms for found in one.results) for one in largest}) == 1
-        found = f"{len(largest)} runs with the same {len(largest[0].results)} results"
-        found += " at the same times" if timed else ""
-        yield finding("tree.alike", ADVICE, path, "runs of their own", f"{found}: {_named(largest)}")
+        timed = len({tuple(result.ms for result in one.results) for one in largest}) == 1
+        actual = f"{len(largest)} runs with the same {len(largest[0].results)} results"
+        actual += " at the same times" if timed else ""
+        yield finding("tree.alike", ADVICE, path, "runs of their own", f"{actual}: {_named(largest)}")
 
 
 def _jittered(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
@@ -142,11 +142,11 @@ def _sizes(path: Path, runs: Sequence[Run], description: dict | None) -> Iterato
         for key in ("global_batch_size", "gradient_accumulation_steps", "train_samples", "eval_samples")
     )
     if batch and steps and (batch % steps or (accelerators(description) or 0) > 64 * batch / steps):
-        found = f"a batch of {batch:g} in {steps:g} steps on {accelerators(description)} accelerators"
-        yield finding("tree.batch", ADVICE, path, "a part of each batch on every accelerator", found)
+        actual = f"a batch of {batch:g} in {steps:g} steps on {accelerators(description)} accelerators"
+        yield finding("tree.batch", ADVICE, path, "a part of each batch on every accelerator", actual)
     if train and held and train < held:
-        found = f"{train:,.0f} to train, {held:,.0f} to evaluate"
-        yield finding("tree.samples", ADVICE, path, "more samples to train than to evaluate", found)
+        actual = f"{train:,.0f} to train, {held:,.0f} to evaluate"
+        yield finding("tree.samples", ADVICE, path, "more samples to train than to evaluate", actual)
 
 
 def _fast(path: Path, runs: Sequence[Run], description: dict | None, benchmark: str) -> Iterator[Finding]:

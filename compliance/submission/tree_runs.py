@@ -97,11 +97,9 @@ def _power(folder: ResultFolder, severity: str, description: dict | None) -> Ite
     if names := power_checks.bad_names(folder.path, list(folder.paths)):
         refused = len({*names, *folder.failed}) > folder.may_fail
         named = ", ".join(Path(name).stem for name in names[:4])
-        wanted, found = (
-            "power/<log>/node_<j>.txt, j from 0",
-            f"{len(names)} of {len(folder.paths)} runs: {named}",
-        )
-        yield finding("power.files", severity if refused else ADVICE, place, wanted, found[:200])
+        expected = "power/<log>/node_<j>.txt, j from 0"
+        actual = f"{len(names)} of {len(folder.paths)} runs: {named}"
+        yield finding("power.files", severity if refused else ADVICE, place, expected, actual[:200])
     yield from power_checks.check(folder.path, folder.runs, description)
 
 
@@ -177,12 +175,12 @@ def _seeds(path: Path, runs: list[Run], severity: str) -> Iterator[Finding]:
         for seed in dict.fromkeys(one.seeds):
             users[seed].append(name)
     if without or bad:
-        found = f"none in {', '.join(without[:10])}" if without else ", ".join(bad)[:200]
-        wanted = "a seed in every log, a whole number"
-        yield finding("tree.seed", severity, path, wanted, found, wording="tree.seed.none")
+        actual = f"none in {', '.join(without[:10])}" if without else ", ".join(bad)[:200]
+        expected = "a seed in every log, a whole number"
+        yield finding("tree.seed", severity, path, expected, actual, wording="tree.seed.none")
     if twice:
-        found = f"one twice in {', '.join(twice[:10])}"
-        yield finding("tree.seed", severity, path, "each seed once in a log", found)
+        actual = f"one twice in {', '.join(twice[:10])}"
+        yield finding("tree.seed", severity, path, "each seed once in a log", actual)
     yield from _shared_seeds(path, ((shown(seed), names) for (_, _, seed), names in users.items()), severity)
 
 
@@ -192,16 +190,16 @@ def _about_convergence(
     if judged.verdict == rcp.PASS:
         return
     bypass = bypass and (judged.verdict == rcp.NO_REFERENCE or judged.mean is not None)
-    found = judged.reason
+    reason = judged.reason
     if judged.mean is not None and judged.least is not None:
-        found += f" (mean {judged.mean:.6g}, at least {judged.least:.6g})"
+        reason += f" (mean {judged.mean:.6g}, at least {judged.least:.6g})"
     kinds = {rcp.NO_REFERENCE: "tree.rcp.none", rcp.UNDECIDED: "tree.rcp.undecided"}
     kind = "tree.rcp.unread" if judged.kind == rcp.UNREAD else kinds.get(judged.verdict, "tree.rcp")
     if bypass:
-        found += "; let through by rcp-bypass"
+        reason += "; let through by rcp-bypass"
         kind = "tree.rcp.bypass" if rounds.number(ruleset) >= _BYPASS_NARROW_FROM else kind
-    wanted = "as many epochs or samples as the reference needs"
-    yield finding("tree.rcp", ADVICE if bypass else severity, path, wanted, found, wording=kind)
+    expected = "as many epochs or samples as the reference needs"
+    yield finding("tree.rcp", ADVICE if bypass else severity, path, expected, reason, wording=kind)
 
 
 def duplicates(results: list[LogResult]) -> Iterator[Finding]:
