@@ -147,6 +147,9 @@ def test_organisations_of_logs_folder_and_description(tree, folder, logged, subm
         ("Quanta", "Quanta Cloud", True),
         ("Supermicro", "Super Micro Computer, Inc.", True),
         ("HP", "HP Lab", False),
+        ("Dell Inc.+NVIDIA", "NVIDIA + Dell", True),
+        ("Dell+NVIDIA", "Dell+NVIDIA+Intel", False),
+        ("Dell", "Dell+NVIDIA", True),
     ],
 )
 def test_a_name_begins_another_at_the_end_of_a_word(name, other, one):

@@ -189,6 +189,12 @@ def test_new_runs_of_the_same_settings_may_not_be_sent(states, capsys):
     assert "result_3.txt: the settings are the same" in said and said.endswith("sent again: 1 may not\n")
 
 
+@pytest.mark.parametrize(("side", "name"), [(1, "only in A"), (0, "only in B")])
+def test_a_run_of_one_tree_alone_may_not_be_sent(states, side, name):
+    results(states[side])[3].unlink()
+    assert answered(states, FOLDER)["runs", name] == "may not"
+
+
 def test_the_score_of_other_runs_is_beside_them(tmp_path):
     places = [
         result_logs.write_results(tmp_path / name, "resnet", minutes=m) for name, m in (("a", 30), ("b", 9))

@@ -9,6 +9,7 @@ import yaml
 from common.errors import UserError
 from compliance import explain
 from compliance.findings import texts
+from compliance.hints import hint
 from compliance.log import rules
 from compliance.log.predicates import compile_predicate, describe
 from compliance.log.rules import load
@@ -120,6 +121,19 @@ def test_every_rule_can_be_explained():
     assert "0.759" in explain.explain("eval_accuracy.target")
     with pytest.raises(UserError, match="did you mean submission_org"):
         explain.explain("submision_org")
+
+
+@pytest.mark.parametrize(
+    ("words", "otherwise", "end"),
+    [
+        (("zzz", "cloosed"), "", "did you mean closed?"),
+        (("opn", "cloosed"), "", "did you mean open?"),
+        (("zzz",), "", "known: closed, open"),
+        (("zzz",), "see the list", "see the list"),
+    ],
+)
+def test_the_first_word_near_a_known_name_is_the_hint(words, otherwise, end):
+    assert hint(words, ("closed", "open"), otherwise) == end
 
 
 def test_equal_rules_of_rounds_that_follow_one_another_are_one_line():
