@@ -129,7 +129,7 @@ def test_neither_tensorflow_nor_matplotlib_is_imported():
         (["resnet", "--system=h100-8", "--group=3"], "does not divide"),
         (["resnet", "--system=h100-8", "--mtbf=0.0001"], "failures"),
         (["resnet", "--system=h100-8", "--price=-1"], "--price=-1: must be a positive number"),
-        (["resnet", "--system=cpu-cluster-1024"], "accelerator_model_name: empty"),
+        (["resnet", "--system=cpu-cluster-1024"], "accelerators_per_node is 0; a forecast needs"),
         (["resnet", "--system=h100-8", "--explain=nowhere"], "--explain=nowhere: "),
     ],
 )
