@@ -104,7 +104,7 @@ def printable(text: str) -> str:
 
 
 @contextlib.contextmanager
-def one_line(what: str, fix: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def one_line(subject: str, fix: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turns any exception that an untrusted file causes into a one-line UserError; `passing` exceptions go through.
 
     It catches everything because a file that describes a network can make any layer raise anything.
@@ -114,10 +114,10 @@ def one_line(what: str, fix: str, passing: tuple[type[Exception], ...] = ()) -> 
     except (UserError, *passing):
         raise
     except MemoryError as error:
-        raise UserError(f"{what}: asks for more memory than there is; {fix}") from error
+        raise UserError(f"{subject}: asks for more memory than there is; {fix}") from error
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "")[:200]
-        raise UserError(f"{what}: {type(error).__name__}: {reason}; {fix}") from error
+        raise UserError(f"{subject}: {type(error).__name__}: {reason}; {fix}") from error
 
 
 def near(name: str, known: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from common.data import (
     split_names,
     text_files,
 )
-from common.data.folder_conversion import Card, Looked, Made, Options
+from common.data.folder_conversion import Card, Conversion, Looked, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -33,7 +33,7 @@ _NAMES = "classes.txt"
 _METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's names for a list of a folder's pictures.
 
 
-def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`.
 
     Args:
@@ -102,7 +102,9 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         ),
         held_out=given_splits.relative([item.place for item in held], folder),
     )
-    return Made(description, folder_conversion.balance(labels, *shown), "pictures", _facts(looked.values()))
+    return Conversion(
+        description, folder_conversion.balance(labels, *shown), "pictures", _facts(looked.values())
+    )
 
 
 def _features(part: Sequence[Item], looked: Mapping[str, Looked]) -> list[bytes]:

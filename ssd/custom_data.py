@@ -7,7 +7,7 @@ from pathlib import Path
 from common.config import data_description
 from common.config.data_description import Description
 from common.data import pictures
-from common.data.folder_conversion import Card, Made, Options
+from common.data.folder_conversion import Card, Conversion, Options
 from common.detection import custom_pictures
 from common.distributed.replicas.base import Shard
 from common.errors import counted
@@ -17,7 +17,7 @@ from ssd.presets import PRESETS
 PREVIEW = "cpu-nuclei"  # The page shows this preset's sizes.
 
 
-def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`; see common.detection.custom_pictures.convert."""
     counts, *rest = custom_pictures.convert("ssd", sources[0], out, options, masks=False)
     # Training skips images without an object.

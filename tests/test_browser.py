@@ -14,7 +14,7 @@ from PIL import Image
 
 from common.config.data_description import Description
 from common.data import dataset_page
-from common.data.folder_conversion import Card, Made
+from common.data.folder_conversion import Card, Conversion
 from common.data.report import Report
 from compliance.report import page as report_page
 from tests import browser
@@ -79,7 +79,9 @@ def _data_page(folder):
     )
     cards = [Card(f"train: {n}", _picture(224, 224)) for n in range(5)]
     cards += [Card("clip", _picture(1200, 100)), Card("text", None, (["▁ein", "wort" * 60], ["one", "two"]))]
-    made = Made(description, [(f"class_{n}" * 4, 90 - n, 10) for n in range(9)], "pictures", [("sizes", "9")])
+    made = Conversion(
+        description, [(f"class_{n}" * 4, 90 - n, 10) for n in range(9)], "pictures", [("sizes", "9")]
+    )
     report = Report()
     report.take("pictures", 100)
     report.leave_out("no whole picture in it", f"/home/{LONG}/{LONG}.jpg")

@@ -223,7 +223,7 @@ def test_processes_of_a_test_that_is_killed_end_with_it(tmp_path):
 def test_a_part_that_runs_out_of_time_is_ended(project, capfd):
     (project / "tests" / "test_first.py").write_text("import time\ndef test_first(): time.sleep(60)\n")
     command = [sys.executable, "-m", "pytest", "-n0", "tests/test_first.py"]
-    assert run_tests.Parts().run("1 of 1", command, whole=True, seconds=1.0) is None
+    assert run_tests.Runner().run("1 of 1", command, whole=True, seconds=1.0) is None
     assert "part 1 of 1: ended after 0.0 minutes because its time is over" in capfd.readouterr().err
 
 

@@ -85,7 +85,7 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-class Parts:
+class Runner:
     """Runs commands, each with its children in a process group, which ends when this process is told to end."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ def main(argv: Sequence[str]) -> int:
     for number, part in enumerate(selected, 1):
         report = [f"--junitxml={flags.reports}/{number}.xml"] if flags.reports else []
         commands.append([sys.executable, "-m", "pytest", *part, *report, *arguments])
-    statuses = Parts().run_all(commands, flags.slots)
+    statuses = Runner().run_all(commands, flags.slots)
     good = (0, NO_TESTS, None)
     bad = {" ".join(part): status for part, status in zip(selected, statuses) if status not in good}
     for part, status in bad.items():

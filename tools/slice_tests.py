@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 
-from tools.run_tests import EACH_TEST, NO_TESTS, Parts, say
+from tools.run_tests import EACH_TEST, NO_TESTS, Runner, say
 
 ROOT = Path(__file__).resolve().parents[1]
 SLICES, MINUTES, SLOTS = 12, 20.0, 2
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     number = number_of(ROOT)
     slice_ = chosen(units([line for line in listed.stdout.splitlines() if "::" in line]), number)
     say(f"slice {number % SLICES + 1} of {SLICES}: {sum(map(len, slice_))} long tests")
-    runner = Parts()
+    runner = Runner()
 
     def run(place: int) -> int | None:
         left = deadline - time.monotonic()

@@ -13,7 +13,7 @@ import numpy as np
 from common.config import data_description
 from common.config.data_description import Description
 from common.data import baselines, folder_conversion, given_splits, pictures, text_files, videos
-from common.data.folder_conversion import Card, Made, Options
+from common.data.folder_conversion import Card, Conversion, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -30,7 +30,7 @@ _MOST_FRAMES = 8  # Maximum frames in a strip on the page.
 _GROUP = re.compile(r"_(g\d+)_c\d+$")
 
 
-def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
+def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`.
 
     Raises UserError if there are no videos, too many are broken, or `out` holds something else.
@@ -87,7 +87,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Made:
         baseline=baselines.majority(*shown),
         held_out=given_splits.relative([item.path for item in held if item.path in written], sources[0]),
     )
-    return Made(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
+    return Conversion(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
 
 
 def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]], items: Sequence[Item]) -> None:

@@ -97,9 +97,9 @@ def field_types(cls: type) -> Mapping[str, Any]:
     return types.MappingProxyType({field.name: hints[field.name] for field in dataclasses.fields(cls)})
 
 
-def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
+def _override(config: Any, fields: Sequence[str], value: str, full: str) -> Any:
     types_ = field_types(type(config))
-    head = parts[0]
+    head = fields[0]
     if isinstance(config, Optimizer) and (reason := refusal(type(config), config.name, head)):
         raise UserError(f"--{full}={value}: {reason}")
     if head not in types_:
@@ -107,10 +107,10 @@ def _override(config: Any, parts: Sequence[str], value: str, full: str) -> Any:
         hint = _in_group(head, config) or near(head, list(types_))
         raise UserError(f"--{full}={value}: no field {head!r}{hint or ' in ' + ', '.join(sorted(types_))}")
     current = getattr(config, head)
-    if len(parts) > 1:
+    if len(fields) > 1:
         if not dataclasses.is_dataclass(current):
             raise UserError(f"--{full}={value}: {head!r} is a plain value, it has no fields")
-        return dataclasses.replace(config, **{head: _override(current, parts[1:], value, full)})
+        return dataclasses.replace(config, **{head: _override(current, fields[1:], value, full)})
     if dataclasses.is_dataclass(current):
         names = ", ".join(f.name for f in dataclasses.fields(current))
         raise UserError(f"--{full}={value}: {head!r} is a group; set one of its fields: {names}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from common.data.folder_conversion import Card, Made
+from common.data.folder_conversion import Card, Conversion
 from common.data.report import Report
 from common.files import write_atomically
 
@@ -22,7 +22,7 @@ _FINDINGS = {
 _LEAST_WIDTH, _MOST_WIDTH, _WIDE = 128, 320, 960
 
 
-def write(out: Path, made: Made, cards: Sequence[Card], seen: str, report: Report) -> Path:
+def write(out: Path, conversion: Conversion, cards: Sequence[Card], seen: str, report: Report) -> Path:
     """Writes the page; returns its path. Raises UserError if the folder cannot be written.
 
     Args:
@@ -31,13 +31,13 @@ def write(out: Path, made: Made, cards: Sequence[Card], seen: str, report: Repor
     """
     import jinja2  # Imported late: a conversion without a page does not need it.
 
-    description = made.description
+    description = conversion.description
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
     files = description.files.values()
     facts = [
         ("split", f"{description.split['train']} for training, {description.split['eval']} for evaluation"),
-        *made.facts,
+        *conversion.facts,
         ("files", f"{len(description.files)}, {_bytes(sum(size for size, _ in files))}"),
         ("left out", str(len(report.lines))),
     ]
@@ -57,9 +57,9 @@ def write(out: Path, made: Made, cards: Sequence[Card], seen: str, report: Repor
         facts=facts,
         cards=shown,
         seen=seen,
-        balance=made.balance,
-        counted=made.counted,
-        most=max((train + held for _, train, held in made.balance), default=1) or 1,
+        balance=conversion.balance,
+        counted=conversion.counted,
+        most=max((train + held for _, train, held in conversion.balance), default=1) or 1,
         broken=report.lines,
         findings=[(title, list(getattr(report, kind).items())) for kind, title in _FINDINGS.items()],
         fields=[*description.fields.items(), *description.defaults.items()],

@@ -79,7 +79,7 @@ class Looked:
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class Conversion:
     """A conversion's result, for the description and the page.
 
     Attributes:
@@ -113,7 +113,7 @@ class Converter(Protocol):
 
     PREVIEW: str
 
-    def convert(self, sources: Sequence[Path], out: Path, options: Options) -> Made:
+    def convert(self, sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         """Writes records and description into `out`; raises UserError if the sources do not fit."""
 
     def preview(self, data_dir: Path, description: Description, count: int) -> list[Card]:
@@ -238,21 +238,21 @@ def report_pictures(report: Report, found: Mapping[str, Looked]) -> None:
             report.suspect(doubt, name)
 
 
-def report_copies(report: Report, train: Mapping[str, str], held: Mapping[str, str], what: str) -> None:
+def report_copies(report: Report, train: Mapping[str, str], held: Mapping[str, str], kind: str) -> None:
     """Notes examples to evaluate on whose content is also trained on; both are {name: digest of the content}."""
     by_digest = {digest: name for name, digest in train.items()}
     for name, digest in held.items():
         if digest in by_digest:
-            report.suspect(f"the same {what} to train and to evaluate on", f"{by_digest[digest]} and {name}")
+            report.suspect(f"the same {kind} to train and to evaluate on", f"{by_digest[digest]} and {name}")
 
 
-def report_twins(report: Report, examples: Iterable[tuple[str, str, str]], what: str) -> None:
+def report_twins(report: Report, examples: Iterable[tuple[str, str, str]], kind: str) -> None:
     """Notes examples of one content in two classes; `examples` are (name, digest of the content, class)."""
     by_digest: dict[str, tuple[str, str]] = {}
     for name, digest, label in examples:
         other, other_label = by_digest.setdefault(digest, (name, label))
         if label != other_label:
-            report.suspect(f"the same {what} in two classes", f"{other} ({other_label}) and {name} ({label})")
+            report.suspect(f"the same {kind} in two classes", f"{other} ({other_label}) and {name} ({label})")
 
 
 def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:

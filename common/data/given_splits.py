@@ -87,17 +87,17 @@ PACKED = (".tar", ".gz", ".tgz", ".zip", ".7z", ".rar", ".xz", ".zst", ".parquet
 NO_NAMES = "no line of it has a class and its name"
 
 
-def report_layout(parts: Sequence[Path], suffixes: Collection[str], report: Report) -> None:
+def report_layout(folders: Sequence[Path], suffixes: Collection[str], report: Report) -> None:
     """Notes what in a folder of classes its layout does not explain.
 
     Args:
-      parts: folders with a folder for each class.
+      folders: each with a folder for each class.
       suffixes: of the files that are examples.
       report: receives files in no class's folder, and classes that are all divided in the same way.
     """
-    for part in parts:
-        classes = folder_conversion.folders(part)
-        for path in sorted(part.iterdir()):
+    for folder in folders:
+        classes = folder_conversion.folders(folder)
+        for path in sorted(folder.iterdir()):
             if folder_conversion.visible(path.name) and path.suffix.lower() in suffixes and not path.is_dir():
                 report.skip("in no class's folder", str(path), lost=True)
             if classes and re.match(r"(train|test|val).*\.(txt|csv|tsv)$", path.name.lower()):

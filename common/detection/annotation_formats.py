@@ -38,7 +38,7 @@ class Source:
     aside: Collection[str] = ()
 
     def divided(
-        self, parts: Sequence[Collection[str]], report: Report, outside: str = ""
+        self, splits: Sequence[Collection[str]], report: Report, outside: str = ""
     ) -> tuple[Source, Source]:
         """Returns the sources of the training and the evaluation pictures, by the names that lists give to each.
 
@@ -48,11 +48,11 @@ class Source:
         images = self.content["images"]
         names = [str(image.get("file_name") or "") if isinstance(image, dict) else "" for image in images]
         for name in filter(None, names) if outside else ():
-            if not any(name in part for part in parts):
+            if not any(name in split for split in splits):
                 report.skip(outside, name)
         sources = []
-        for number, part in enumerate(parts):
-            chosen = [name in part if name else number == 0 for name in names]
+        for number, split in enumerate(splits):
+            chosen = [name in split if name else number == 0 for name in names]
             inside = [image for image, is_in in zip(images, chosen) if is_in]
             out = [image for image, is_in in zip(images, chosen) if not is_in and isinstance(image, dict)]
             others = {key_of(image.get("id")) for image in out} - {None}

@@ -188,12 +188,12 @@ def check_totals(train: Sequence[str], held_out: Sequence[str], config: RunConfi
             check_count(split, found, wanted)
 
 
-def check_count(split: str, found: int, configured: int) -> None:
+def check_count(split: str, count: int, configured: int) -> None:
     """Raises UserError if a split's number of images differs from the configuration."""
-    if found != configured:
+    if count != configured:
         raise UserError(
-            f"{found} {split} images in the records, config.num_{split}_examples={configured}; complete the data, or "
-            f"set config.num_{split}_examples={found}"
+            f"{count} {split} images in the records, config.num_{split}_examples={configured}; complete the data, or "
+            f"set config.num_{split}_examples={count}"
         )
 
 

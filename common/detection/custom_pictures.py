@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 from common.config.data_description import BACKGROUND, Description
 from common.data import baselines, folder_conversion, near_copies, pictures
-from common.data.folder_conversion import Looked, Made, Options
+from common.data.folder_conversion import Conversion, Looked, Options
 from common.data.report import Report
 from common.detection import coco_eval, coco_source, coco_tidy
 from common.detection import convert as converter
@@ -150,7 +150,7 @@ def made(
     facts: Sequence[tuple[str, str]],
     fields: Mapping[str, Any],
     defaults: Mapping[str, Any],
-) -> Made:
+) -> Conversion:
     """Writes the description with `fields` and those that SSD and Mask R-CNN share; returns the result."""
     shared = {
         "num_classes": len(counts.labels),
@@ -170,7 +170,7 @@ def made(
         defaults,
         baseline=(counts.baseline, "the median box of each class in every picture"),
     )
-    return Made(description, balance, "objects", facts)
+    return Conversion(description, balance, "objects", facts)
 
 
 def _baseline(train: Mapping[str, Any], annotations: Path, masks: bool) -> float | dict[str, float]:

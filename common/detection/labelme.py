@@ -77,7 +77,7 @@ def _picture(path: Path, name: str, size: Sequence[Any], partners: Partners, rep
     return partners.of_two(own, named, size, path, report)
 
 
-def _objects(shapes: Sequence[Any], place: str, size: tuple[Any, Any], made: Builder, report: Report) -> None:
+def _objects(shapes: list[Any], place: str, size: tuple[Any, Any], builder: Builder, report: Report) -> None:
     """Adds the objects of a picture; shapes of one label and group_id are one object's parts."""
     grouped: dict[Any, list[tuple[str, str, np.ndarray | dict[str, Any], list[float]]]] = {}
     for number, shape in enumerate(shapes):
@@ -94,14 +94,14 @@ def _objects(shapes: Sequence[Any], place: str, size: tuple[Any, Any], made: Bui
     for outlines in grouped.values():
         where, label, outline, box = outlines[0]
         if len(outlines) == 1 and isinstance(outline, dict):
-            made.add(label, box, outline, where)
+            builder.add(label, box, outline, where)
             continue
         corners = np.array([[b[0], b[1], b[0] + b[2], b[1] + b[3]] for *_, b in outlines])
         low, high = corners[:, :2].min(0), corners[:, 2:].max(0)
         polygons = [part.ravel().tolist() for _, _, part, _ in outlines if not isinstance(part, dict)]
         masks = [part for _, _, part, _ in outlines if isinstance(part, dict)]
         shape = _merged(polygons, masks) if masks else polygons
-        made.add(label, [*low.tolist(), *(high - low).tolist()], shape, where)
+        builder.add(label, [*low.tolist(), *(high - low).tolist()], shape, where)
         if len(outlines) > 1:
             report.change("shapes of one group_id, read as one object", where)
 

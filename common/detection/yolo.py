@@ -122,11 +122,11 @@ def _names(folder: Path, settings: Mapping[str, Any]) -> list[str]:
     raise UserError(f"{folder}: YOLO's labels without names; {fix}")
 
 
-def _files(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
-    """Returns the wanted files of a folder, the nearest first; then those of its parent, if its name is a split's."""
-    inside = sorted(filter(wanted, folder_conversion.files(folder)), key=lambda path: len(path.parts))
+def _files(folder: Path, accepts: Callable[[Path], bool]) -> list[Path]:
+    """Returns the accepted files of a folder, the nearest first; then its parent's, if its name is a split's."""
+    inside = sorted(filter(accepts, folder_conversion.files(folder)), key=lambda path: len(path.parts))
     outside = folder.absolute().parent.iterdir() if split_names.of_folder(folder.absolute().name) else ()
-    return [*inside, *filter(wanted, sorted(outside))]
+    return [*inside, *filter(accepts, sorted(outside))]
 
 
 def _settings(folder: Path) -> dict[str, Any]:

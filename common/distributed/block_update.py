@@ -90,13 +90,13 @@ def _viewed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape or (1,)
 
 
-def _factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Yields every tuple of `parts` whole numbers whose product is `number`."""
-    if parts == 1:
+def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yields every tuple of `count` whole numbers whose product is `number`."""
+    if count == 1:
         yield (number,)
         return
     for first in (d for d in range(1, number + 1) if number % d == 0):
-        for rest in _factors(number // first, parts - 1):
+        for rest in _factors(number // first, count - 1):
             yield (first, *rest)
 
 
@@ -137,11 +137,11 @@ class Block(Piece):
     def own(self, weights: Sequence[tf.Variable], part: tf.Tensor | int, replicas: Replicas) -> tf.Tensor:
         return self.cut(weights[self.members[0]].read_value(), replicas)
 
-    def slot_values(self, parts: np.ndarray) -> list[np.ndarray]:
-        if parts.ndim == 1:
-            return super().slot_values(parts)
-        whole = np.zeros(self.grid.shape, parts.dtype)
-        for replica, block in enumerate(parts):
+    def slot_values(self, shards: np.ndarray) -> list[np.ndarray]:
+        if shards.ndim == 1:
+            return super().slot_values(shards)
+        whole = np.zeros(self.grid.shape, shards.dtype)
+        for replica, block in enumerate(shards):
             inside, there = self.grid.own(replica)
             whole[inside] = block[there]
         return [whole.reshape(self.shapes[0])]

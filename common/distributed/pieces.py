@@ -99,11 +99,11 @@ class Piece:
         """Returns the shape of each member's slot, from the shape of a part of it."""
         return list(self.shapes) if shape else [()] * len(self.members)
 
-    def slot_values(self, parts: np.ndarray) -> list[np.ndarray]:
-        """Returns a slot of each member from all parts, [replicas, ...]; a scalar slot is equal for all of them."""
-        if parts.ndim == 1:
-            return [parts[0]] * len(self.members)
-        columns = np.split(parts.reshape(self.replicas, -1), np.cumsum(self.widths)[:-1], 1)
+    def slot_values(self, shards: np.ndarray) -> list[np.ndarray]:
+        """Returns a slot of each member from all shards, [replicas, ...]; a scalar slot is equal for all of them."""
+        if shards.ndim == 1:
+            return [shards[0]] * len(self.members)
+        columns = np.split(shards.reshape(self.replicas, -1), np.cumsum(self.widths)[:-1], 1)
         return [
             column.reshape(-1)[: math.prod(shape)].reshape(shape)
             for column, shape in zip(columns, self.shapes, strict=True)
@@ -183,8 +183,8 @@ class Stack:
     def slot_shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         return [(cut.count, *shape[1:]) for cut in self.cuts]
 
-    def slot_values(self, parts: np.ndarray) -> list[np.ndarray]:
-        whole = parts.reshape(-1, *parts.shape[2:])[: self.count]
+    def slot_values(self, shards: np.ndarray) -> list[np.ndarray]:
+        whole = shards.reshape(-1, *shards.shape[2:])[: self.count]
         return np.split(whole, np.cumsum([cut.count for cut in self.cuts])[:-1])
 
     def slot_parts(self, values: Sequence[np.ndarray], initial: np.ndarray) -> np.ndarray:

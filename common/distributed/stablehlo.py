@@ -80,24 +80,24 @@ def with_channels(text: str) -> str:
     return _COLLECTIVE.sub(with_channel, text)
 
 
-def lower(function: Callable, batch: Any, what: str, asked: str = "--export") -> Lowered:
+def lower(function: Callable, batch: Any, name: str, asked: str = "--export") -> Lowered:
     """Traces `function`, a tf.function with jit_compile, with `batch` and lowers it.
 
     Raises UserError if XLA cannot compile it; the message names the operation.
 
     Args:
       function, batch: the function to trace, and its only argument.
-      what: the program's name in errors.
+      name: the program's name in errors.
       asked: the flag that requested the lowering, for errors.
     """
     try:
         traced = function.get_concrete_function(batch)
         text = function.experimental_get_compiler_ir(batch)(stage="stablehlo")
     except (tf.errors.OpError, ValueError, NotImplementedError, TypeError) as error:
-        raise UserError(f"{asked}: XLA cannot compile the {what}: {_reason(error)}") from error
+        raise UserError(f"{asked}: XLA cannot compile the {name}: {_reason(error)}") from error
     aliases, text = stablehlo_text.aliases(text), stablehlo_text.portable(text)
     if stablehlo_text.has_unknown_sizes(text):
-        raise UserError(f"{asked}: the {what} holds tensors of unknown size; give the network fixed shapes")
+        raise UserError(f"{asked}: the {name} holds tensors of unknown size; give the network fixed shapes")
     arguments, results = (
         [(list(shape), DTYPES[kind]) for shape, kind in part] for part in stablehlo_text.signature(text)
     )
@@ -106,7 +106,7 @@ def lower(function: Callable, batch: Any, what: str, asked: str = "--export") ->
     given, returned_count = len(tf.nest.flatten(batch)), len(tf.nest.flatten(returned))
     if (len(arguments), len(results)) != (given + len(captured), returned_count + len(aliases)):
         raise UserError(
-            f"{asked}: TensorFlow lowered the {what} with {len(arguments)} arguments and {len(results)} results, "
+            f"{asked}: TensorFlow lowered the {name} with {len(arguments)} arguments and {len(results)} results, "
             f"{given + len(captured)} and {returned_count + len(aliases)} were expected"
         )
     return Lowered(text, arguments, results, aliases, captured, returned)

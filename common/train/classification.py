@@ -48,12 +48,12 @@ def confused(
     return [(called[i], called[j], int(counts[i, j])) for i, j in rows if counts[i, j]]
 
 
-def seen_once(sums: Mapping[str, np.ndarray], expected: int, what: str = "examples") -> int:
+def seen_once(sums: Mapping[str, np.ndarray], expected: int, unit: str = "examples") -> int:
     """Returns the number of examples seen.
 
     Raises ValueError if the number is not `expected`, which is config.num_eval_examples.
     """
     seen = int(sums["seen"])
     if seen != expected:
-        raise ValueError(f"{seen} {what} seen, {expected} expected (config.num_eval_examples)")
+        raise ValueError(f"{seen} {unit} seen, {expected} expected (config.num_eval_examples)")
     return seen

@@ -63,7 +63,7 @@ class _Logs:
 
 def of_trees(tree: Path, work: Path, chosen: Sequence[alterations.Alteration] = TREES) -> list[dict]:
     """Returns a row for each fault that the check of a tree should notice."""
-    whole, judged, stock = work / "base", _Logs(), stock_checker.Kept()
+    whole, judged, stock = work / "base", _Logs(), stock_checker.Verdicts()
     shutil.copytree(tree, whole)
     alterations.base(whole)
     stock_checker.ask(stock.verdict)

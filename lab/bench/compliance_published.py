@@ -30,7 +30,7 @@ from compliance.submission import summary, tree_params
 from compliance.submission.tree import judge_tree
 from lab.bench.harness import scripts, stock_checker
 from lab.bench.harness.scripts import RESULTS, head, write
-from lab.bench.harness.stock_checker import Kept, Stock
+from lab.bench.harness.stock_checker import Stock, Verdicts
 
 # Our rules -> the kinds of the stock tools' errors.
 _OUR_KINDS = {
@@ -97,20 +97,20 @@ def of_logs(pairs: list[Pair], folder: Path) -> dict:
     return {"rounds": {name: dict(counts) for name, counts in sorted(rounds.items())}, "classes": classes}
 
 
-def _compare_logs(options, kept: Kept) -> None:
+def _compare_logs(options, verdicts: Verdicts) -> None:
     paths = [
         (str(path), ruleset)
         for org, ruleset in submitters(options.folder)
         for path in sorted((org / "results").rglob("result_*.txt"))
         if path.is_file()
     ]
-    tasks = [(path, name, kept.get(path, stock_checker.config(path, name))) for path, name in paths]
+    tasks = [(path, name, verdicts.get(path, stock_checker.config(path, name))) for path, name in paths]
     pairs = []
     with ProcessPoolExecutor(options.processes, initializer=stock_checker.make_fast) as pool:
         done = pool.map(judge, tasks, chunksize=16)
         for pair, theirs in tqdm(done, total=len(tasks), unit=" logs", mininterval=10):
             pairs.append(pair)
-            kept.add(pair.path, stock_checker.config(pair.path, f"{pair.round}.0"), theirs)
+            verdicts.add(pair.path, stock_checker.config(pair.path, f"{pair.round}.0"), theirs)
     result = of_logs(pairs, options.folder)
     for name, counts in result["rounds"].items():
         print(f"v{name}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
@@ -181,12 +181,12 @@ def _compare_folder(
         differences.append(["score", name, result.card.why if mine is None else mine, score])
 
 
-def _compare_trees(options, kept: Kept) -> None:
+def _compare_trees(options, verdicts: Verdicts) -> None:
     """Writes the file after each tree, so that an interrupted run can resume."""
     output = options.output or RESULTS / "compliance_trees.json"
     done = json.loads(output.read_text())["trees"] if output.is_file() else []
     rows = {(row["round"], row["submitter"]): row for row in done}
-    stock_checker.ask(kept.verdict)
+    stock_checker.ask(verdicts.verdict)
     counted = [
         (sum(1 for _ in org.glob("results/*/*/result_*")), org, name)
         for org, name in submitters(options.folder)
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--stock", type=Path, help="where the stock checker's verdicts on logs are kept")
     parser.add_argument("-o", "--output", type=Path)
     options = scripts.with_folder(parser, "the folder with training_results_v0.6 ... v5.1")
-    (_compare_trees if options.trees else _compare_logs)(options, Kept(options.stock))
+    (_compare_trees if options.trees else _compare_logs)(options, Verdicts(options.stock))
 
 
 if __name__ == "__main__":

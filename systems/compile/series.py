@@ -37,13 +37,13 @@ def compile_preset(
     program: str,
     say: Callable[[str], None],
     results: Path = RESULTS,
-    made: Path | None = None,
+    exported: Path | None = None,
 ) -> dict[str, Any]:
     """Compiles a preset's programs, writes its record and returns it.
 
     Args:
       program: "train", "eval", "both", or the name of a single shape, such as "train-2".
-      made: an existing export of the preset.
+      exported: an existing export of the preset.
 
     Returns {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "lengths": batch lengths
     of the programs, if there are several, "error": why this attempt failed (the programs are then those of an earlier
@@ -51,10 +51,10 @@ def compile_preset(
     """
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         try:
-            folder = made or Path(scratch) / "export"
+            folder = exported or Path(scratch) / "export"
             manifest = (
                 json.loads((folder / "manifest.json").read_text())
-                if made
+                if exported
                 else run.export(benchmark, system, folder, [], say, program)
             )
             goal = target(kind, int(manifest.get("num_replicas", 1)))

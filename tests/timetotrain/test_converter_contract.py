@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from common.config import benchmarks, data_description
-from common.data.folder_conversion import Card, Converter, Made, Options
+from common.data.folder_conversion import Card, Conversion, Converter, Options
 from common.errors import UserError
 from tests import custom_sources
 from tests.benchmarks import check_all
@@ -41,7 +41,7 @@ def test_the_functions_have_the_protocol_s_parameters(converted):
 
 def test_the_result_is_what_a_run_reads(converted):
     module, result, out, _ = converted
-    assert isinstance(result, Made) and data_description.read(out) == result.description
+    assert isinstance(result, Conversion) and data_description.read(out) == result.description
     name = result.description.benchmark
     config = data_description.filled(benchmarks.module(name, "presets").PRESETS[module.PREVIEW], out)
     check_all(benchmarks.module(name, "task").Task(config, str(out)))

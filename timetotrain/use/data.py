@@ -18,7 +18,7 @@ from common.files import ROOT
 
 if TYPE_CHECKING:
     from common.config.data_description import Description
-    from common.data.folder_conversion import Converter, Made, Options
+    from common.data.folder_conversion import Conversion, Converter, Options
     from common.data.report import Report
 
 # The benchmarks that can convert your own files, and the files that they accept.
@@ -170,25 +170,25 @@ def _options(options: argparse.Namespace, benchmark: str) -> Options:
     return Options(**{**values, "eval_sources": tuple(options.eval), "languages": languages})
 
 
-def _page(module: Converter, out: Path, made: Made, report: Report) -> Path:
+def _page(module: Converter, out: Path, conversion: Conversion, report: Report) -> Path:
     from common.data import dataset_page
 
-    shown = dataclasses.replace(made, facts=[*made.facts, *_to_beat(made.description)])
+    shown = dataclasses.replace(conversion, facts=[*conversion.facts, *_to_beat(conversion.description)])
     try:
-        cards = module.preview(out, made.description, _SHOWN)
+        cards = module.preview(out, conversion.description, _SHOWN)
         seen = f"As the preset {module.PREVIEW} reads them; another preset may have another size."
     except UserError as error:  # The data are complete; the page reports the preview's failure.
         cards, seen = [], str(error)
     return dataset_page.write(out, shown, cards, seen, report)
 
 
-def _say(out: Path, made: Made, page: Path | None, report: Report) -> None:
-    description = made.description
+def _say(out: Path, conversion: Conversion, page: Path | None, report: Report) -> None:
+    description = conversion.description
     _say_left_out(report)
     for kind in ("skipped", "changed", "suspicious"):
         for line in report.said(kind):
             print(f"{kind}: {line}", file=sys.stderr)
-    count = len(made.balance)
+    count = len(conversion.balance)
     classes = f", {count} class{'es' if count != 1 else ''}" if count else ""
     split = description.split
     print(f"{out}: {split['train']} for training, {split['eval']} for evaluation{classes}")

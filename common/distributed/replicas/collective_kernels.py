@@ -85,16 +85,16 @@ class KeyedCollectives:
         shape = [len(group), *(x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x)))]
         return _restore(tf.reshape(rows, shape), x.dtype)
 
-    def exchange(self, parts: tf.Tensor, group: Sequence[int], replica: int) -> tf.Tensor:
-        """Sends row i of `parts`, [k, ...], to the i-th of `group`; row j of the result comes from the j-th."""
+    def exchange(self, rows: tf.Tensor, group: Sequence[int], replica: int) -> tf.Tensor:
+        """Sends row i of `rows`, [k, ...], to the i-th of `group`; row j of the result comes from the j-th."""
         if len(group) == 1:
-            return tf.identity(parts)
+            return tf.identity(rows)
         ranks = self._ranks(group, replica)
-        carried = _carry(parts, _ADDED)
+        carried = _carry(rows, _ADDED)
         by_rank = tf.gather(tf.reshape(carried, [len(group), -1]), tf.argsort(ranks))
         received = gen_collective_ops.collective_all_to_all_v2(input=by_rank, **self._keys(group, replica))
-        result = _restore(tf.reshape(tf.gather(received, ranks), tf.shape(parts)), parts.dtype)
-        return tf.ensure_shape(result, parts.shape)
+        result = _restore(tf.reshape(tf.gather(received, ranks), tf.shape(rows)), rows.dtype)
+        return tf.ensure_shape(result, rows.shape)
 
     def _keys(self, group: Sequence[int], replica: int) -> dict:
         """Returns the arguments that all collective operations share, and counts the operation."""

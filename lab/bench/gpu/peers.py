@@ -110,11 +110,11 @@ def torch(job: dict, turn: Turn, compiled: bool = False) -> dict[str, Any]:
             began = time.perf_counter()
             for _ in range(steps):
                 loss = step()
-            found.append(float(loss))
+            losses.append(float(loss))
             seconds.append((time.perf_counter() - began) / steps)
         return seconds
 
-    found: list[float] = []
+    losses: list[float] = []
     device = "cuda" if cuda else "cpu"
     compile_seconds = 0.0
     if compiled:  # The first step compiles, possibly beside other compiling jobs.
@@ -130,7 +130,7 @@ def torch(job: dict, turn: Turn, compiled: bool = False) -> dict[str, Any]:
         seconds = rounds(job.get("rounds", 3), job.get("steps", 20))
     return {
         **_times(seconds, manifest["batch"]["train"]),
-        "loss": found[-1],
+        "loss": losses[-1],
         "version": pytorch.__version__,
         "compile_seconds": compile_seconds,
         "parameters": sum(p.numel() for p in network[0].parameters()),

@@ -40,10 +40,10 @@ def members(path: Path) -> list[Member]:
         return [(name, archive.read(name)) for name in archive.namelist()]
 
 
-def write(path: Path, parts: Sequence[Member], compression: int = zipfile.ZIP_STORED) -> None:
+def write(path: Path, members: Sequence[Member], compression: int = zipfile.ZIP_STORED) -> None:
     """Writes members as they are, even with duplicate names."""
     with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, content in parts:
+        for name, content in members:
             with warnings.catch_warnings(action="ignore"):
                 archive.writestr(zipfile.ZipInfo(name), content, compression)
 
@@ -62,17 +62,17 @@ def header(shape: Sequence[int], descr: str = "<f4", content: bytes = b"") -> by
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + content
 
 
-def meta(parts: Sequence[Member]) -> dict[str, Any]:
+def meta(members: Sequence[Member]) -> dict[str, Any]:
     """Returns the description from a checkpoint's members."""
-    content = dict(parts)["meta.npy"]
+    content = dict(members)["meta.npy"]
     return json.loads(np.lib.format.read_array(io.BytesIO(content)).tobytes())
 
 
-def with_meta(parts: Sequence[Member], values: Any) -> list[Member]:
+def with_meta(members: Sequence[Member], values: Any) -> list[Member]:
     """Returns the members with another description: plain values, or a raw text."""
     text = values if isinstance(values, str) else json.dumps(values)
-    made = array(np.frombuffer(text.encode(errors="surrogatepass"), np.uint8))
-    return [(name, made if name == "meta.npy" else content) for name, content in parts]
+    description = array(np.frombuffer(text.encode(errors="surrogatepass"), np.uint8))
+    return [(name, description if name == "meta.npy" else content) for name, content in members]
 
 
 def mutate_values(values: Any, rng: random.Random, others: Sequence[Any] = VALUES) -> Any:
@@ -151,20 +151,20 @@ def _asset(name: str) -> str:
     return f"assets/{name.encode(errors='replace').decode()}.npy"
 
 
-def _without(parts: list[Member], rng: random.Random) -> list[Member]:
-    lost = rng.randrange(len(parts))
-    return [*parts[:lost], *parts[lost + 1 :]]
+def _without(members: list[Member], rng: random.Random) -> list[Member]:
+    lost = rng.randrange(len(members))
+    return [*members[:lost], *members[lost + 1 :]]
 
 
-def _changed(parts: list[Member], rng: random.Random, change: Callable[[bytes], bytes]) -> list[Member]:
-    at = rng.randrange(len(parts))
-    return [(name, change(data) if i == at else data) for i, (name, data) in enumerate(parts)]
+def _changed(members: list[Member], rng: random.Random, change: Callable[[bytes], bytes]) -> list[Member]:
+    at = rng.randrange(len(members))
+    return [(name, change(data) if i == at else data) for i, (name, data) in enumerate(members)]
 
 
-def _renamed(parts: list[Member], rng: random.Random) -> list[Member]:
-    at = rng.randrange(len(parts))
+def _renamed(members: list[Member], rng: random.Random) -> list[Member]:
+    at = rng.randrange(len(members))
     new = rng.choice((*NAMES[:6], "weights/x", "moments/x/mean", "carried/x/y", f"{EVIL}.py"))
-    return [(f"{new}.npy" if i == at else name, data) for i, (name, data) in enumerate(parts)]
+    return [(f"{new}.npy" if i == at else name, data) for i, (name, data) in enumerate(members)]
 
 
 def _shape(rng: random.Random) -> tuple[int, ...]:

@@ -87,16 +87,16 @@ def parser(doc: str | None, output: str | None = None, rounds: int | None = None
     return whole
 
 
-def with_folder(made: argparse.ArgumentParser, what: str) -> argparse.Namespace:
-    """Parses the command line with a folder, `what`; without one, which `make bench` leaves out, the script ends."""
-    made.add_argument("folder", type=Path, nargs="?", help=what)
-    options = made.parse_args()
+def with_folder(parser: argparse.ArgumentParser, meaning: str) -> argparse.Namespace:
+    """Parses the command line with a folder, `meaning`; without one, which `make bench` leaves out, the script ends."""
+    parser.add_argument("folder", type=Path, nargs="?", help=meaning)
+    options = parser.parse_args()
     if options.folder is None:
-        print(f"nothing to do: name {what}")
+        print(f"nothing to do: name {meaning}")
         sys.exit(0)
     return options
 
 
-def add_quick(made: argparse.ArgumentParser) -> None:
+def add_quick(parser: argparse.ArgumentParser) -> None:
     """Adds `--quick`."""
-    made.add_argument("--quick", action="store_true", help=QUICK)
+    parser.add_argument("--quick", action="store_true", help=QUICK)

@@ -110,7 +110,7 @@ class Stock(NamedTuple):
     message: str
 
 
-class Kept:
+class Verdicts:
     """The stock checker's verdicts, in a file of JSON lines, or in memory alone if `path` is None.
 
     The key is a log's content, its rule file, the version.
