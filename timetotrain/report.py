@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a run that goes on: PATH is its log, or a folder with the newest run")
     add = group.add_argument
     add("--serve", action="store_true", help="serve its page on this machine, until Ctrl-C")
-    add("--port", type=int, default=server.PORT, help="of --serve (default: %(default)s; 0: a free one)")
+    add("--port", type=int, default=server.PORT, help="port of --serve (default: %(default)s; 0: a free one)")
     add("--follow", action="store_true", help="write its page, follow_<i>.html beside the log, until it ends")
     about = "write its curves for TensorBoard into DIR; with --follow until it ends"
     add("--tensorboard", metavar="DIR", type=Path, help=about)

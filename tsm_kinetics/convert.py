@@ -273,13 +273,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--validation", required=True, help="likewise")
     parser.add_argument("--videos", help="the folder that the CSV files' paths count from (default: theirs)")
     parser.add_argument("--train-split", default="", help="take only these rows of --train, by column split")
-    parser.add_argument("--validation-split", default="", help="likewise of --validation")
+    parser.add_argument("--validation-split", default="", help="the same for --validation")
     parser.add_argument("--train-shards", type=int, default=1024)
     parser.add_argument("--validation-shards", type=int, default=128)
     side = "pixels of the stored frames; 256 as the paper"
     parser.add_argument("--short-side", type=int, default=256, help=side)
     parser.add_argument("--rate", type=float, default=0.0, help="frames per second; 0 keeps the video's own")
-    parser.add_argument("--quality", type=int, default=92, help="of the JPEG frames")
+    parser.add_argument("--quality", type=int, default=92, help="quality of the JPEG frames")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     return parser
 

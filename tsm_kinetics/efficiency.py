@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data_dir", help="measure the loading of these videos")
     parser.add_argument("--batch_size", type=int, default=16, help="clips; the paper's is 16")
     parser.add_argument(
-        "--clips_per_device", type=int, default=8, help="of a training step, for the scalability"
+        "--clips_per_device", type=int, default=8, help="clips in a training step, for the scalability"
     )
     parser.add_argument("--steps", type=int, default=5, help="timed batches")
     parser.add_argument("--image_size", type=int, default=0, help="pixels; 0: the preset's")

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ruleset", choices=rules.RULESETS, help="default: what the tree and the logs say")
     add("--format", choices=("text", "json"), default="text")
     add("--watch", action="store_true", help="follow the logs while they grow; end when all runs are in")
-    add("--every", type=float, default=5.0, metavar="SECONDS", help="of --watch (default: %(default)s)")
+    add("--every", type=float, default=5.0, metavar="SECONDS", help="pause of --watch (default: %(default)s)")
     stale = "a log without run_stop that is this old has ended (default: %(default)s)"
     add("--stale", type=float, default=STALE_MINUTES, metavar="MINUTES", help=stale)
 

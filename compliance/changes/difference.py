@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("a", metavar="TREE_A", type=Path, help="a submitter's folder, or a folder of several: as submitted")
     add("b", metavar="TREE_B", type=Path, help="the same, as it would be sent again")
-    add("--ruleset", choices=rules.RULESETS, help="of both trees; default: what folders and logs say")
+    add("--ruleset", choices=rules.RULESETS, help="both trees' round; default: what they say")
     add("--all", action="store_true", help="every changed file of code, not the first ones alone")
     add("--format", choices=("text", "json"), default="text", help="default: %(default)s")
 

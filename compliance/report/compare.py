@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     here = "write here, not to standard output"
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help=here)
-    parser.add_argument("--all", action="store_true", help="also what is equal (text; json has all)")
+    parser.add_argument("--all", action="store_true", help="show equal values too (text; json has all)")
 
 
 def run(args: argparse.Namespace) -> int:

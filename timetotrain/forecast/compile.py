@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--again",
         action="store_true",
-        help="of all presets: those compiled before too, where the program is another",
+        help="with all: compile again where the program has changed",
     )
     command.add_argument("--json", action="store_true", help="the reports as JSON")
     command.add_argument(

@@ -34,33 +34,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--system", required=True, metavar="NAME", help="8xH100-SXM5, a system, or a system's JSON file"
     )
-    parser.add_argument("--accelerators", type=int, metavar="N", help="of the system's kind (of TPUs: chips)")
+    parser.add_argument(
+        "--accelerators", type=int, metavar="N", help="how many of the system's kind (TPUs: chips)"
+    )
     parser.add_argument(
         "--batch", type=int, metavar="N", help="global batch: epochs follow the published points"
     )
-    parser.add_argument("--epochs", type=float, metavar="N", help="instead of the published points'")
-    parser.add_argument(
-        "--assume", action="store_true", help="take defaults for what the system's JSON must tell"
-    )
+    parser.add_argument("--epochs", type=float, metavar="N", help="epochs instead of the published points'")
+    parser.add_argument("--assume", action="store_true", help="use defaults for what the system's JSON lacks")
     own = parser.add_argument_group(
         "figures of an accelerator that is unknown, or in place of the known ones"
     )
-    own.add_argument("--peak", type=float, metavar="TFLOPS", help="dense 16-bit products")
-    own.add_argument("--bandwidth", type=float, metavar="GB/S", help="of its memory")
+    own.add_argument("--peak", type=float, metavar="TFLOPS", help="peak of dense 16-bit products")
+    own.add_argument("--bandwidth", type=float, metavar="GB/S", help="its memory bandwidth")
     parser.add_argument("--json", action="store_true", help="all of it")
     parser.add_argument(
         "--explain", metavar="OTHER", help="why another system takes longer, factor by factor"
     )
     money = parser.add_argument_group("money and other sizes")
-    money.add_argument("--price", type=float, metavar="USD", help="an accelerator's, per hour")
-    money.add_argument("--prices", type=Path, metavar="FILE", help="a table in place of the sellers'")
-    money.add_argument("--runs", type=int, metavar="N", help="of a submission (default: the round's rule)")
-    money.add_argument("--trials", type=int, metavar="N", help="of a search: what N whole runs cost")
+    money.add_argument("--price", type=float, metavar="USD", help="price of an accelerator per hour")
+    money.add_argument("--prices", type=Path, metavar="FILE", help="a price table instead of the sellers'")
+    money.add_argument("--runs", type=int, metavar="N", help="a submission's runs (default: the round's)")
+    money.add_argument("--trials", type=int, metavar="N", help="cost of a search of N whole runs")
     money.add_argument(
         "--sizes", action="store_true", help="minutes and dollars over numbers of accelerators"
     )
-    money.add_argument("--deadline", type=float, metavar="MINUTES", help="the cheapest size within them")
-    money.add_argument("--budget", type=float, metavar="USD", help="the fastest size within it")
+    money.add_argument("--deadline", type=float, metavar="MINUTES", help="the cheapest size within that time")
+    money.add_argument("--budget", type=float, metavar="USD", help="the fastest size within that cost")
     money.add_argument(
         "--own", type=Path, metavar="FOLDER", help="runs of yours with `run --power`: what their sensors say"
     )
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     faults.add_argument(
         "--group", type=int, metavar="N", help="workers that wait for each other within a step"
     )
-    faults.add_argument("--seed", type=int, default=0, help="of the simulation")
+    faults.add_argument("--seed", type=int, default=0, help="seed of the simulation")
 
 
 def run(options: argparse.Namespace) -> int:

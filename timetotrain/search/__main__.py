@@ -49,11 +49,11 @@ def parser() -> argparse.ArgumentParser:
     )
     words.add_argument("benchmark", help="a package such as mnist")
     words.add_argument("--system", required=True, help="the preset that the search starts from")
-    words.add_argument("--data-dir", required=True, help="of every run")
+    words.add_argument("--data-dir", required=True, help="data folder of every run")
     words.add_argument("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
     words.add_argument("--sampler", choices=SAMPLERS, default="tpe")
     words.add_argument(
-        "--trials", type=int, help=f"of all processes together; default: the grid, or {TRIALS}"
+        "--trials", type=int, help=f"trials of all processes together; default: the grid, or {TRIALS}"
     )
     words.add_argument("--processes", type=int, default=1, help="trials at a time, on this machine")
     words.add_argument(
@@ -69,12 +69,12 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument(
         "--stop-at", type=float, help="begin no trial once one has this quality (or time, minutes)"
     )
-    words.add_argument("--name", help="of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
+    words.add_argument("--name", help="name of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
     words.add_argument(
         "--storage", help=f"a database URL, or an SQLite file; default: {STORAGE} in the search's folder"
     )
     words.add_argument("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
-    words.add_argument("--seed", type=int, default=0, help="of the sampler and of every run")
+    words.add_argument("--seed", type=int, default=0, help="seed of the sampler and of every run")
     return words
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fold_batch_norm", action="store_true", help="fold batch norm into the convolutions before it"
     )
-    parser.add_argument("--benchmark", default="", help="of a checkpoint of a version that did not store it")
+    parser.add_argument("--benchmark", default="", help="for an old checkpoint that does not name it")
     add_trust(parser)
 
 

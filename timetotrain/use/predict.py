@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pictures", metavar="DIR", help="write the pictures with labels, boxes and masks there"
     )
-    parser.add_argument("--batch", type=int, default=8, help="examples of a call (8)")
-    parser.add_argument("--score", type=float, default=0.3, help="least score of an object (0.3)")
+    parser.add_argument("--batch", type=int, default=8, help="examples per call (8)")
+    parser.add_argument("--score", type=float, default=0.3, help="lowest score of an object to show (0.3)")
     add_trust(parser)
 
 

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", default="", metavar="FILE", help="yours: .pth, .h5, .safetensors, .npz"
     )
-    parser.add_argument("--sha256", default="", help="of the file, or its first digits, eight or more")
-    parser.add_argument("--url", default="", help="where the file is instead of torchvision's address")
+    parser.add_argument("--sha256", default="", help="the file's digest, or its first digits, eight or more")
+    parser.add_argument("--url", default="", help="address of the file, instead of torchvision's")
 
 
 def run(options: argparse.Namespace) -> int:
