@@ -33,7 +33,7 @@ def odd_pictures(folder: Path, count: int, size: tuple[int, int] = (40, 28)) -> 
         ("JPEG2000", "RGB", ".jp2"), ("PPM", "RGB", ".ppm"), ("JPEG", "RGB", ""), ("PNG", "RGB", ".jpg"),
     ]  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
+    paths = []
     for number in range(count):
         form, mode, suffix = kinds[number % len(kinds)]
         rng = np.random.default_rng([6, number])
@@ -50,8 +50,8 @@ def odd_pictures(folder: Path, count: int, size: tuple[int, int] = (40, 28)) -> 
         turned = {} if form in ("GIF", "BMP", "JPEG2000", "PPM") else {"exif": exif}
         path = folder / f"odd{number:03d}{suffix}"
         image.save(path, form, **turned)
-        made.append(path)
-    return made
+        paths.append(path)
+    return paths
 
 
 def objects(folder: Path, count: int = 10, size: int = 96, text: str = "labels.json") -> Path:

@@ -79,14 +79,14 @@ def _data_page(folder):
     )
     cards = [Card(f"train: {n}", _picture(224, 224)) for n in range(5)]
     cards += [Card("clip", _picture(1200, 100)), Card("text", None, (["▁ein", "wort" * 60], ["one", "two"]))]
-    made = Conversion(
+    conversion = Conversion(
         description, [(f"class_{n}" * 4, 90 - n, 10) for n in range(9)], "pictures", [("sizes", "9")]
     )
     report = Report()
     report.take("pictures", 100)
     report.leave_out("no whole picture in it", f"/home/{LONG}/{LONG}.jpg")
     report.suspect(f"the same picture in both parts {MARKUP}", f"{LONG}.jpg")
-    return dataset_page.write(folder, made, cards, "Read through the input pipeline of a run.", report)
+    return dataset_page.write(folder, conversion, cards, "Read through the input pipeline of a run.", report)
 
 
 @pytest.fixture(scope="module")
@@ -223,13 +223,13 @@ FOCUSED = "document.activeElement.id || document.activeElement.textContent.trim(
 OUTLINED = "getComputedStyle(document.activeElement).outlineStyle !== 'none'"
 
 
-def _tab_to(chromium, wanted, most=60):
+def _tab_to(chromium, target, most=60):
     for _ in range(most):
         chromium.press("Tab")
         assert chromium.run(OUTLINED), chromium.run(FOCUSED)
-        if chromium.run(FOCUSED) == wanted:
+        if chromium.run(FOCUSED) == target:
             return
-    raise AssertionError(f"{wanted} is not reached with Tab")
+    raise AssertionError(f"{target} is not reached with Tab")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -321,14 +321,14 @@ def test_tensorflow_starts_without_packages_that_nothing_here_uses_through_it():
 
 def test_every_import_has_a_form_that_the_wheel_renames():
     """setup.py's expressions see one line, which begins with the import."""
-    parts = set(LAYERS) - {"timetotrain", "lab", "tools"}
-    for path in files(*parts, "timetotrain"):
+    packages = set(LAYERS) - {"timetotrain", "lab", "tools"}
+    for path in files(*packages, "timetotrain"):
         lines = path.read_text().splitlines()
         for node in ast.walk(ast.parse("\n".join(lines))):
-            if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in parts:
+            if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in packages:
                 assert lines[node.lineno - 1].lstrip().startswith(f"from {node.module} import "), (
                     path,
                     node.lineno,
                 )
-            elif isinstance(node, ast.Import) and {n.name.partition(".")[0] for n in node.names} & parts:
+            elif isinstance(node, ast.Import) and {n.name.partition(".")[0] for n in node.names} & packages:
                 assert lines[node.lineno - 1].strip() == f"import {node.names[0].name}", (path, node.lineno)

@@ -31,7 +31,7 @@ def tracked():
     return sorted(name for name in done.stdout.split("\0") if (ROOT / name).is_file())
 
 
-def build(folder, what):
+def build(folder, function):
     """Calls setuptools as pip does, on a copy: it leaves files beside the sources."""
     for name in tracked():
         target = folder / "source" / name
@@ -40,7 +40,7 @@ def build(folder, what):
     stale = folder / "source/build/lib/common"  # Left by an earlier layout.
     stale.mkdir(parents=True)
     (stale / "stale.py").write_text("")
-    command = [sys.executable, "-c", BUILD.format(what), folder]
+    command = [sys.executable, "-c", BUILD.format(function), folder]
     return subprocess.run(command, cwd=folder / "source", capture_output=True, text=True, check=False)
 
 

@@ -117,16 +117,16 @@ def evaluations(eval_input: Callable, config: RunConfig, folder: pathlib.Path) -
     """The evaluation batches for one, two and three replicas, after asserting that they count each sentence once."""
     for count, batch in ((1, 4), (2, 2), (3, 4)):
         stepped = one_batch_a_step(config, batch, count)
-        parts = [
+        shards = [
             list(eval_input(stepped, folder, Shard(i, count), batch).as_numpy_iterator())
             for i in range(count)
         ]
-        found = [x for part in parts for b in part for x, w in zip(b["index"], b["weight"]) if w]
-        for part in parts:
+        found = [x for part in shards for b in part for x, w in zip(b["index"], b["weight"]) if w]
+        for part in shards:
             assert all((b["index"] == -1).sum() == (b["weight"] == 0).sum() for b in part)
         assert sorted(found) == list(range(config.num_eval_examples))
-        assert len({len(part) for part in parts}) == 1
-        yield from parts
+        assert len({len(part) for part in shards}) == 1
+        yield from shards
 
 
 def gathered(sentences: Sequence[Sequence[int]], length: int) -> dict[str, np.ndarray]:

@@ -73,18 +73,18 @@ def test_a_folder_replaces_an_empty_one_and_no_other(tmp_path) -> None:
     for there in (False, True):
         if there:
             path.mkdir()
-        with files.whole(path) as made:
-            made.mkdir()
-            (made / "file").write_text("a")
+        with files.whole(path) as partial:
+            partial.mkdir()
+            (partial / "file").write_text("a")
         assert [p.name for p in path.iterdir()] == ["file"]
         if not there:
             (path / "file").unlink()
             path.rmdir()
-    with pytest.raises(OSError, match="not empty"), files.whole(path) as made:
-        made.mkdir()
-    with pytest.raises(RuntimeError), files.whole(tmp_path / "other") as made:
-        made.mkdir()
-        (made / "file").write_text("a")
+    with pytest.raises(OSError, match="not empty"), files.whole(path) as partial:
+        partial.mkdir()
+    with pytest.raises(RuntimeError), files.whole(tmp_path / "other") as partial:
+        partial.mkdir()
+        (partial / "file").write_text("a")
         raise RuntimeError
     assert list(tmp_path.rglob("*")) == [path, path / "file"]
 

@@ -84,11 +84,11 @@ def test_bins_and_brier_scores_are_those_of_the_cases():
     draw = random.Random(3)
     case = accept_calibration.Case(ROUND, asked(100.0), True, 1.0, True, False)
     asks = [case._replace(passed=draw.random() < 0.7, so_far=draw.random() < 0.5) for _ in range(300)]
-    made = [probability.Estimate(draw.random(), 0.0, 1.0, None, None, 0.0) for _ in asks]
-    actual = accept_calibration.calibration(asks, made, accept_calibration.EVENTS["passes"])
+    estimates = [probability.Estimate(draw.random(), 0.0, 1.0, None, None, 0.0) for _ in asks]
+    actual = accept_calibration.calibration(asks, estimates, accept_calibration.EVENTS["passes"])
     share = sum(one.passed for one in asks) / 300
     assert actual["brier"] == pytest.approx(
-        sum((said.passes - one.passed) ** 2 for said, one in zip(made, asks)) / 300, abs=1e-5
+        sum((said.passes - one.passed) ** 2 for said, one in zip(estimates, asks)) / 300, abs=1e-5
     )
     assert actual["brier_base_rate"] == pytest.approx(
         sum((share - one.passed) ** 2 for one in asks) / 300, abs=1e-5
@@ -97,6 +97,6 @@ def test_bins_and_brier_scores_are_those_of_the_cases():
         sum(one.so_far != one.passed for one in asks) / 300, abs=1e-5
     )
     for row in actual["bins"]:
-        inside = [one.passed for said, one in zip(made, asks) if row["from"] <= said.passes < row["to"]]
+        inside = [one.passed for said, one in zip(estimates, asks) if row["from"] <= said.passes < row["to"]]
         assert row["cases"] == len(inside)
         assert row["observed"] == pytest.approx(sum(inside) / len(inside), abs=1e-4)

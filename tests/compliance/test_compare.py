@@ -15,7 +15,7 @@ from tests.compliance import result_logs
 @pytest.fixture
 def folders(tmp_path):
     """Two sets of resnet runs that differ in time and learning rate."""
-    made = []
+    places = []
     for name, minutes in (("first", 30), ("second", 15)):
         place = tmp_path / name / "results" / "dgx-1" / "resnet"
         place.mkdir(parents=True)
@@ -27,8 +27,8 @@ def folders(tmp_path):
                     '"lars_opt_base_learning_rate", "value": 10.0',
                 )
             (place / f"result_{index}.txt").write_text(text)
-        made.append(str(place))
-    return made
+        places.append(str(place))
+    return places
 
 
 def call(*arguments):

@@ -107,13 +107,13 @@ def every_round():
 
 def checkers_of_all_rounds(rng):
     """A checker of each round, of one of its benchmarks; of 0.6.0, whatever the lines say."""
-    made = {"0.6.0": StreamChecker("0.6.0")}
+    checkers = {"0.6.0": StreamChecker("0.6.0")}
     for ruleset in RULESETS[1:]:
         _, division, benchmark, _ = rng.choice(
             [case for case in made_logs.every_case() if case[0] == ruleset]
         )
-        made[ruleset] = StreamChecker(ruleset, benchmark=benchmark, division=division)
-    return made
+        checkers[ruleset] = StreamChecker(ruleset, benchmark=benchmark, division=division)
+    return checkers
 
 
 @pytest.mark.timeout(1800)

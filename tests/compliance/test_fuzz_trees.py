@@ -104,11 +104,11 @@ def one(seed):
         outcome = judge_tree(org.parent if draw.random() < 0.2 else org, None, None, checker)
         assert outcome.verdict.answer in (verdict.GO, verdict.NO_GO, verdict.NOT_CHECKED)
         assert outcome.verdict.line
-        found = summary.systems(outcome)
-        for ruleset in {row.submission.ruleset for row in found}:
-            rows = [summary.row(one, True) for one in found if one.submission.ruleset == ruleset]
+        systems = summary.systems(outcome)
+        for ruleset in {row.submission.ruleset for row in systems}:
+            rows = [summary.row(one, True) for one in systems if one.submission.ruleset == ruleset]
             assert len({tuple(row) for row in rows}) == 1
-            cli_scores._text([row for row in found if row.submission.ruleset == ruleset], ruleset)
+            cli_scores._text([row for row in systems if row.submission.ruleset == ruleset], ruleset)
 
 
 def careful(paths, ruleset, division):

@@ -49,8 +49,8 @@ def test_the_submission_of_these_tests_has_no_fault(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless", "link", "folder"])
-@pytest.mark.parametrize("what", ["description", "log", "flags", "scaling"])
-def test_what_is_no_plain_file_is_neither_waited_for_nor_followed(tmp_path, kind, what):
+@pytest.mark.parametrize("file", ["description", "log", "flags", "scaling"])
+def test_what_is_no_plain_file_is_neither_waited_for_nor_followed(tmp_path, kind, file):
     org = submission(tmp_path)
     folder = org / "results" / "box" / BENCHMARK
     path = {
@@ -58,12 +58,12 @@ def test_what_is_no_plain_file_is_neither_waited_for_nor_followed(tmp_path, kind
         "log": folder / "result_0.txt",
         "flags": org / "package_checker_params",
         "scaling": folder / "scaling.json",
-    }[what]
+    }[file]
     aside = tmp_path / "aside"
     if path.exists():
         path.rename(aside)
     else:
-        aside.write_text("rcp_bypass\n" if what == "flags" else '{"scaling_factor": 0.01}')
+        aside.write_text("rcp_bypass\n" if file == "flags" else '{"scaling_factor": 0.01}')
     makers = {
         "pipe": os.mkfifo,
         "endless": lambda path: path.symlink_to("/dev/zero"),
@@ -73,11 +73,11 @@ def test_what_is_no_plain_file_is_neither_waited_for_nor_followed(tmp_path, kind
     makers[kind](path)
     answers = {name: run(words) for name, words in commands(org, tmp_path).items()}
     status, said = answers["check"]
-    if what in ("description", "log"):
+    if file in ("description", "log"):
         assert status == 1 and said.splitlines()[-1].startswith("no-go")
-        assert path.name in said or (what, kind) == ("log", "folder")
+        assert path.name in said or (file, kind) == ("log", "folder")
     assert "0.0" not in answers["scores"][1].split("box", 1)[-1][:60]  # no score by the linked factor
-    if what == "log":
+    if file == "log":
         assert answers["scores"][0] == 1 and "takes 10 runs, here are 9" in answers["scores"][1]
 
 

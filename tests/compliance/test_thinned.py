@@ -19,27 +19,27 @@ def test_thinned_items_are_even_and_end_with_the_last(count, most):
     thinned = Thinned(most)
     for item in range(count):
         thinned.add(item)
-    kept = thinned.items
-    assert thinned.count == count and len(kept) <= most + 1
+    items = thinned.items
+    assert thinned.count == count and len(items) <= most + 1
     if count <= most:
-        assert kept == list(range(count))
+        assert items == list(range(count))
     else:
-        assert (kept[0], kept[-1]) == (0, count - 1)
-        steps = {b - a for a, b in zip(kept[:-1], kept[1:-1])}
-        assert len(steps) <= 1 and all(kept[-1] - kept[-2] <= step for step in steps)
+        assert (items[0], items[-1]) == (0, count - 1)
+        steps = {b - a for a, b in zip(items[:-1], items[1:-1])}
+        assert len(steps) <= 1 and all(items[-1] - items[-2] <= step for step in steps)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=60), st.integers(1, 8))
-def test_merged_spans_cover_the_spans(parts, most):
+def test_merged_spans_cover_the_spans(pairs, most):
     spans, whole = Spans(most), []
-    for epoch, (start, length) in enumerate(parts):
+    for epoch, (start, length) in enumerate(pairs):
         spans.start(epoch, start)
         spans.stop(epoch, start + length)
         whole.append((start, start + length))
     merged = spans.spans()
-    assert spans.count == len(parts) and len(merged) <= most
+    assert spans.count == len(pairs) and len(merged) <= most
     assert all(any(m.start <= a and b <= m.stop for m in merged) for a, b in whole)
-    if len(parts) <= most:
+    if len(pairs) <= most:
         assert sorted((span.start, span.stop) for span in merged) == sorted(whole)
 
 

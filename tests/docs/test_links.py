@@ -172,15 +172,15 @@ def test_the_published_logs() -> None:
 
 def test_the_errors_of_the_forecasts() -> None:
     """README and docs/prediction.md have the true error that systems/forecast/data/errors.json has."""
-    kept = json.loads((markdown.ROOT / "systems/forecast/data/errors.json").read_text(encoding="utf-8"))
-    later, chip, system = (kept[name]["law"] for name in ("later rounds", "accelerator", "system"))
+    errors = json.loads((markdown.ROOT / "systems/forecast/data/errors.json").read_text(encoding="utf-8"))
+    later, chip, system = (errors[name]["law"] for name in ("later rounds", "accelerator", "system"))
     assert f"half are within {later[0]:.1f} %, nine of ten within {later[1]:.1f} %" in README
     assert (
         f"errors are {chip[0]:.1f} and {chip[1]:.1f} %; without the system's, {system[0]:.1f} and {system[1]:.1f} %"
         in README
     )
     page = (markdown.ROOT / "docs/prediction.md").read_text(encoding="utf-8")
-    for row in kept.values():
+    for row in errors.values():
         assert (
             f"| {row['scores']:,} | {row['law'][0]:.1f} / {row['law'][1]:.1f} | {row['inside']:.0%} |" in page
         )

@@ -48,12 +48,12 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     found = list(_FENCE.finditer((ROOT / page).read_text(encoding="utf-8")))
-    made = []
+    listed = []
     for fence, following in zip(found, [*found[1:], None]):
         if fence["language"] == "sh":
             shown = following["text"] if following and following["language"] == "text" else ""
-            made.append(Block(page, fence["text"], fence["kind"] or "", fence["words"] or "", shown))
-    return made
+            listed.append(Block(page, fence["text"], fence["kind"] or "", fence["words"] or "", shown))
+    return listed
 
 
 ALL = [block for page in PAGES for block in blocks(page)]

@@ -28,16 +28,16 @@ def detections(net, batch):
         scores = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
         of_image = []
         for c in range(1, config.num_classes):
-            kept = []
+            chosen = []
             for n in np.argsort(-scores[:, c], kind="stable"):
                 y, x, h, w = centred(boxes[n])
                 dy, dx, dh, dw = codes[n, c] / [10, 10, 5, 5]
                 box = cornered((y + dy * h, x + dx * w, np.exp(dh) * h, np.exp(dw) * w))
                 box = np.clip(box, 0, [info[0], info[1]] * 2)
-                new = all(overlap(box, other) < config.nms_iou for _, _, other in kept)
+                new = all(overlap(box, other) < config.nms_iou for _, _, other in chosen)
                 if scores[n, c] > config.score_threshold and new:
-                    kept.append((scores[n, c], c, box))
-            of_image += kept
+                    chosen.append((scores[n, c], c, box))
+            of_image += chosen
         of_image = sorted(of_image, key=lambda d: -d[0])[: config.detections]
         maps = [x[image : image + 1] for x in features.maps]
         crops = net.crops[1](maps, tf.constant(np.stack([box for _, _, box in of_image])[None]))

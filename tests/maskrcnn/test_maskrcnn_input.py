@@ -316,13 +316,13 @@ def test_a_changed_file_is_indexed_anew(tmp_path):
 def test_a_truncated_index_is_made_anew(tmp_path, part):
     broken(tmp_path, lambda content, encoded: None)
     files = tfrecords.list_files(tmp_path, "train-*", "")
-    first, kept = coco_index.read(files), tmp_path / "train.index.npz"
-    sound = kept.read_bytes()
-    kept.write_bytes(sound[: int(part * len(sound))])
+    first, path = coco_index.read(files), tmp_path / "train.index.npz"
+    sound = path.read_bytes()
+    path.write_bytes(sound[: int(part * len(sound))])
     coco_index._read.cache_clear()  # A new process starts with an empty cache.
     again = coco_index.read(files)
     assert again is not first and again.offset.tolist() == first.offset.tolist()
-    with np.load(kept) as stored:
+    with np.load(path) as stored:
         assert stored["image_id_of"].tolist() == first.image_id.tolist()
 
 

@@ -54,29 +54,29 @@ def test_rpn_score_is_divided_by_all_anchors_wanted_per_image():
 
 def test_rpn_box_is_a_mean_per_level_and_a_sum_of_levels():
     positive = tf.constant([[True, False, True, True]])
-    wanted = rpn.Targets(doubles(np.zeros([1, 4, 4])), positive, ~positive)
+    targets = rpn.Targets(doubles(np.zeros([1, 4, 4])), positive, ~positive)
     first = np.array([[[1.0, 0, 0, 0], [7, 7, 7, 7]]])  # one of two anchors counts
     second = np.array([[[0.09, 0.09, 0, 0], [0, 0, 0, 1.0]]])
     codes = [doubles(first), doubles(second), doubles(np.zeros([1, 0, 4]))]
     big, little = (1 - 1 / 18) / 9, 0.00405
     expected = big / 4 + (2 * little + big) / 8
-    assert value(loss.rpn_box_loss(codes, wanted, doubles([1]))) == pytest.approx(expected, rel=1e-12)
+    assert value(loss.rpn_box_loss(codes, targets, doubles([1]))) == pytest.approx(expected, rel=1e-12)
 
 
 def test_rpn_losses_of_the_reference_are_divided_by_all_sampled_anchors():
     positive, negative = tf.constant([[True, False, True, False]]), tf.constant([[False, True, False, False]])
-    wanted = rpn.Targets(doubles(np.zeros([1, 4, 4])), positive, negative)
+    targets = rpn.Targets(doubles(np.zeros([1, 4, 4])), positive, negative)
     logits = [doubles([[0, 0]]), doubles([[0, 9]])]
-    assert value(loss.rpn_score_loss(logits, wanted, doubles([1]), 0)) == pytest.approx(
+    assert value(loss.rpn_score_loss(logits, targets, doubles([1]), 0)) == pytest.approx(
         math.log(2), rel=1e-12
     )
     codes = [doubles([[[1.0, 0, 0, 0], [7, 7, 7, 7]]]), doubles([[[0, 0.09, 0, 0], [7, 7, 7, 7]]])]
     # PyTorch's smooth L1 of beta: e^2 / (2 beta) below beta, and |e| - beta / 2 above.
     expected = ((1 - 1 / 18) + 0.09**2 * 9 / 2) / 3
-    actual = loss.rpn_box_loss_of_samples(codes, wanted, doubles([1]))
+    actual = loss.rpn_box_loss_of_samples(codes, targets, doubles([1]))
     assert value(actual) == pytest.approx(expected, rel=1e-12)
     # An image of weight 0 counts in neither.
-    two = rpn.Targets(*(tf.repeat(x, 2, axis=0) for x in wanted))
+    two = rpn.Targets(*(tf.repeat(x, 2, axis=0) for x in targets))
     actual = loss.rpn_box_loss_of_samples([tf.repeat(x, 2, axis=0) for x in codes], two, doubles([1, 0]))
     assert value(actual) == pytest.approx(expected, rel=1e-12)
 
@@ -172,13 +172,13 @@ def proposed(logits, codes, anchors, info, candidates, proposals, threshold):
     kept_of_all = []
     for scores, level_codes, level_anchors in zip(logits, codes, anchors):
         order = sorted(range(len(scores)), key=lambda i: -scores[i])[:candidates]  # noqa: B023
-        kept = []
+        chosen = []
         for i in order:
             box = np.clip(decoded(level_codes[i], level_anchors[i]), 0, [info[0], info[1]] * 2)
             empty = box[2] <= box[0] or box[3] <= box[1]
-            if not empty and all(overlap(box, other) < threshold for _, other in kept):
-                kept.append((scores[i], box))
-        kept_of_all += kept
+            if not empty and all(overlap(box, other) < threshold for _, other in chosen):
+                chosen.append((scores[i], box))
+        kept_of_all += chosen
     return sorted(kept_of_all, key=lambda found: -found[0])[:proposals]
 
 

@@ -105,8 +105,8 @@ def test_frozen_parts_too():
         assert np.linalg.norm(a - b) <= 1e-8 * max(np.linalg.norm(b), 1e-3)
 
 
-@pytest.mark.parametrize("partitions, parts", [(1, 1), (2, 1), (4, 2), (8, 2)])
-def test_at_most_four_replicas_of_a_group_compute_the_second_stage(monkeypatch, partitions, parts):
+@pytest.mark.parametrize("partitions, slices", [(1, 1), (2, 1), (4, 2), (8, 2)])
+def test_at_most_four_replicas_of_a_group_compute_the_second_stage(monkeypatch, partitions, slices):
     """Two of eight for boxes, two for masks: "up to four different cores" (section 3 of the pods paper)."""
     given = []
 
@@ -125,6 +125,6 @@ def test_at_most_four_replicas_of_a_group_compute_the_second_stage(monkeypatch, 
     network._mask_slices = functools.partial(model.MaskRCNN._mask_slices, network)
     regions, classes = tf.random.uniform([1, 10, 4]), tf.zeros([1, 10], tf.int32)
     found = model.MaskRCNN.heads(network, [], regions, regions, classes)
-    assert given == [2 * parts]
+    assert given == [2 * slices]
     np.testing.assert_array_equal(found[0], regions)
     np.testing.assert_array_equal(found[2], regions)

@@ -155,11 +155,11 @@ def test_flags_after_the_options_reach_the_export(
 def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
     exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results, made = tmp_path / "results", []
+    results, exports = tmp_path / "results", []
     calls = answering(monkeypatch, results, RAW)
 
     def export(benchmark, system, folder, flags, say, programs):
-        made.append(system)
+        exports.append(system)
         if system == "tpu-v3-1024":
             raise UserError("ssd --system=tpu-v3-1024: the export fails: no")
         shutil.copytree(exported, folder)
@@ -169,13 +169,13 @@ def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
     series_ = list(presets.to_compile(("ssd",)))
     known = [system for _, system, _ in series_]
     assert series.compile_all(series_, "train", False, print, results) == 1
-    assert sorted(made) == sorted(known) and "cpu-tiny" not in known
+    assert sorted(exports) == sorted(known) and "cpu-tiny" not in known
     # One program for one kind of device and number of replicas.
     kinds = {kind for _, _, kind in series_}
     assert len(calls) == len(kinds)
-    assert series.compile_all(series_, "train", False, print, results) == 1 and len(made) == len(known)
+    assert series.compile_all(series_, "train", False, print, results) == 1 and len(exports) == len(known)
     assert series.compile_all(series_, "train", True, print, results) == 1
-    assert len(made) == 2 * len(known) and len(calls) == len(kinds)
+    assert len(exports) == 2 * len(known) and len(calls) == len(kinds)
     page = document.render(list(presets.to_compile()), results)
     assert "- ssd `tpu-v3-1024`: ssd --system=tpu-v3-1024: the export fails: no" in page
     assert "| ssd `tpu-v3-2048` | train | tpu-v3 | 8 |" in page and "- gnmt `" in page
@@ -196,18 +196,18 @@ def test_an_export_that_fails_keeps_what_was_compiled_before(
     monkeypatch.setattr(run, "export", export)
     one = [("ssd", "tpu-v3-32", "tpu-v3")]
     assert series.compile_all(one, "train", False, print, results) == 0
-    kept = set(store.read("ssd", results).programs)
+    compiled = set(store.read("ssd", results).programs)
     (report,) = store.read("ssd", results).programs.values()
     other = report | {"digest": "other"}
     store.put_program("ssd", other, results)
     before, fails = series.record_of("ssd", "tpu-v3-32", results), ["now"]
     assert series.compile_all(one, "eval", True, print, results) == 1
     assert series.record_of("ssd", "tpu-v3-32", results) == before | {"error": "ended by signal 9"}
-    assert set(store.read("ssd", results).programs) == kept | {store.name_of(other)}
+    assert set(store.read("ssd", results).programs) == compiled | {store.name_of(other)}
     fails = []
     assert series.compile_all(one, "train", True, print, results) == 0
     assert series.record_of("ssd", "tpu-v3-32", results) == before
-    assert set(store.read("ssd", results).programs) == kept
+    assert set(store.read("ssd", results).programs) == compiled
 
 
 @pytest.mark.parametrize(

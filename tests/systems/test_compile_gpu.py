@@ -58,12 +58,12 @@ def test_matrices_are_counted_by_the_type_of_their_operands() -> None:
 
 
 def records() -> list[tuple[str, str]]:
-    kept = []
+    chosen = []
     for benchmark, system, _ in presets.to_compile():
         config = benchmarks.module(benchmark, "presets").PRESETS[system]
         if config.precision == "fp16" and series.record_of(benchmark, system):
-            kept.append((benchmark, system))
-    return kept
+            chosen.append((benchmark, system))
+    return chosen
 
 
 @pytest.mark.parametrize(("benchmark", "system"), records())

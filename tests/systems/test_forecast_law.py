@@ -168,13 +168,13 @@ def test_the_committed_errors_are_what_the_code_gives():
 
 
 def test_the_law_beats_both_look_ups_at_the_90th_percentile():
-    kept = json.loads(law_fit.ERRORS.read_text())
+    errors = json.loads(law_fit.ERRORS.read_text())
     for name in (law_fit.LATER, *law_fit.GROUPS):
-        assert 0.85 <= kept[name]["inside"] <= 0.97, name
+        assert 0.85 <= errors[name]["inside"] <= 0.97, name
         for look_up in ("median", "scaled"):
-            if kept[name][look_up]["scores"] > 100:
-                assert kept[name][look_up]["law"][1] < kept[name][look_up]["look-up"][1], (name, look_up)
-    assert kept["system"]["law"][0] <= 4.0 and kept["system"]["law"][1] <= 19.0
+            if errors[name][look_up]["scores"] > 100:
+                assert errors[name][look_up]["law"][1] < errors[name][look_up]["look-up"][1], (name, look_up)
+    assert errors["system"]["law"][0] <= 4.0 and errors["system"]["law"][1] <= 19.0
 
 
 def test_a_look_up_against_its_naive_form():

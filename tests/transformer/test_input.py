@@ -229,33 +229,33 @@ def cut_copy(source, target):
     full()
 
 
-@pytest.mark.parametrize("what", ["cleaned text", "vocabulary", "copied vocabulary", "note"])
-def test_a_full_disk_is_one_line_and_leaves_no_shard(tmp_path, capsys, monkeypatch, what):
+@pytest.mark.parametrize("lost", ["cleaned text", "vocabulary", "copied vocabulary", "note"])
+def test_a_full_disk_is_one_line_and_leaves_no_shard(tmp_path, capsys, monkeypatch, lost):
     """Whichever file does not fit, no file remains that a later conversion or run would read as complete."""
     train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
     vocabulary = subwords.build(tmp_path / "given", train, 40).path
-    asked = ["--vocabulary", str(vocabulary)] if what == "copied vocabulary" else ["--vocabulary-size", "40"]
+    asked = ["--vocabulary", str(vocabulary)] if lost == "copied vocabulary" else ["--vocabulary-size", "40"]
     before, out = pathlib.Path.write_text, tmp_path / "out"
 
     def write_text(path, text, **named):
-        if ("convert.json" if what == "note" else "vocab.subwords") in path.name:
+        if ("convert.json" if lost == "note" else "vocab.subwords") in path.name:
             before(path, text[:9], **named)
             full()
         return before(path, text, **named)
 
     with monkeypatch.context() as patch:
-        if what == "cleaned text":
+        if lost == "cleaned text":
             patch.setattr(convert, "open", full, raising=False)
-        elif what == "copied vocabulary":
+        elif lost == "copied vocabulary":
             patch.setattr(shutil, "copyfile", cut_copy)
         else:
             patch.setattr(pathlib.Path, "write_text", write_text)
         assert run(tmp_path, train, held, vocabulary=asked) == 2
-    error, name = capsys.readouterr().err, "convert.json" if what == "note" else "vocab.subwords"
+    error, name = capsys.readouterr().err, "convert.json" if lost == "note" else "vocab.subwords"
     assert f"cannot write {out / name}: No space left on device; free some space" in error
     assert error.count("\n") == 1
     left = {path.name for path in out.iterdir()}
-    assert left == ({"vocab.subwords", "eval.source", "eval.reference"} if what == "note" else set())
+    assert left == ({"vocab.subwords", "eval.source", "eval.reference"} if lost == "note" else set())
     assert run(tmp_path, train, held, vocabulary=asked) == 0
 
 

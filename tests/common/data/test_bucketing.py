@@ -45,12 +45,12 @@ def test_shards_form_the_global_batch_without_communication(count, shards, part,
     """Each host makes its own plan; in a step all use the same bucket, and their parts make up the global batch."""
     lengths = drawn(count, seed)
     whole = Buckets(lengths, LIMITS).epoch(seed, 1, shards * part)
-    parts = [
+    epochs = [
         Buckets(lengths, LIMITS).epoch(seed, 1, shards * part).shard(Shard(i, shards)) for i in range(shards)
     ]
-    for one in parts:
+    for one in epochs:
         np.testing.assert_array_equal(one.buckets, whole.buckets)
-    np.testing.assert_array_equal(np.concatenate([p.examples for p in parts], axis=1), whole.examples)
+    np.testing.assert_array_equal(np.concatenate([p.examples for p in epochs], axis=1), whole.examples)
 
 
 @given(st.integers(1, 100), st.integers(1, 9), st.integers(0, 60))

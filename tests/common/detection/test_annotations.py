@@ -249,13 +249,13 @@ def test_boxes_on_the_upright_picture_stay(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "box, found", [([80, 10, 10, 10], [44, 80, 10, 10]), ([10, 80, 10, 10], [10, 80, 10, 10])]
+    "box, expected", [([80, 10, 10, 10], [44, 80, 10, 10]), ([10, 80, 10, 10], [10, 80, 10, 10])]
 )
-def test_without_a_size_the_boxes_say_on_which_pixels_they_are(tmp_path, box, found):
+def test_without_a_size_the_boxes_say_on_which_pixels_they_are(tmp_path, box, expected):
     values = content(1, bbox=box)
     del values["images"][0]["width"]
     _, objects, _, report = coco(tmp_path, values, orientation=6)
-    assert objects[0]["bbox"] == found and not report.suspicious
+    assert objects[0]["bbox"] == expected and not report.suspicious
 
 
 # -------------------------------------------------------------------------------------------------------------- masks

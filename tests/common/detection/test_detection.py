@@ -231,11 +231,11 @@ def test_compiled_topk_masks_are_those_of_sorting_for_either_sign_and_type():
 def greedy(corners: np.ndarray, valid: np.ndarray, threshold: float) -> np.ndarray:
     """Greedy suppression by definition: from the best box on, keep each that overlaps no kept box too much."""
     iou = naive_iou(corners, corners)
-    kept: list[int] = []
+    chosen: list[int] = []
     for j in range(len(corners)):
-        if valid[j] and all(iou[i, j] < threshold for i in kept):
-            kept.append(j)
-    return np.isin(np.arange(len(corners)), kept)
+        if valid[j] and all(iou[i, j] < threshold for i in chosen):
+            chosen.append(j)
+    return np.isin(np.arange(len(corners)), chosen)
 
 
 def chain(count: int) -> np.ndarray:

@@ -72,13 +72,13 @@ def found(folder):
     """Returns ([files of the training source], [files of the evaluation source] or None, report)."""
     options = Options()
     sources = coco_source.find(folder, options)
-    parts = [
+    splits = [
         sorted((s.folder / i["file_name"]).relative_to(folder).as_posix() for i in s.content["images"])
         if s
         else None
         for s in sources
     ]
-    return *parts, options.report
+    return *splits, options.report
 
 
 # ------------------------------------------------------------------------------------------------------- partners
@@ -197,11 +197,11 @@ def test_yolos_folders_are_the_split(tmp_path, folders, given):
 )
 @pytest.mark.parametrize("kind", ["coco", "labelme", "voc", "yolo"])
 def test_every_format_keeps_the_split_of_folders_lists_and_fields(tmp_path, kind, how):
-    parts = {"train": [], "val": []}
+    splits = {"train": [], "val": []}
     for number in range(6):
         part = "val" if number > 3 else "train"
         inside = f"{part}/{number}" if how == "folders" else str(number)
-        parts[part].append(f"images/{inside}.jpg")
+        splits[part].append(f"images/{inside}.jpg")
         picture(tmp_path / f"images/{inside}.jpg", number)
         if kind == "yolo":
             yolo(tmp_path, [f"images/{inside}.jpg"])
@@ -209,17 +209,17 @@ def test_every_format_keeps_the_split_of_folders_lists_and_fields(tmp_path, kind
             path = tmp_path / f"labels/{inside}.{'xml' if kind == 'voc' else 'json'}"
             voc(path, VOC_BOX) if kind == "voc" else labelme(path, f"{number}.jpg", [box()])
     if kind == "coco":
-        coco(tmp_path / "all.json", sum(parts.values(), []))
+        coco(tmp_path / "all.json", sum(splits.values(), []))
         content = json.loads((tmp_path / "all.json").read_text())
         fields = [{"split": "val" if n > 3 else "train"} if how == "field" else {} for n in range(6)]
         content["images"] = [one | field for one, field in zip(content["images"], fields)]
         (tmp_path / "all.json").write_text(json.dumps(content))
     elif how == "field":
         return
-    for part, names in parts.items() if "{}" in how else ():
+    for part, names in splits.items() if "{}" in how else ():
         (tmp_path / how.format(part)).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / how.format(part)).write_text("\n".join(names))
-    assert found(tmp_path)[:2] == tuple(parts.values())
+    assert found(tmp_path)[:2] == tuple(splits.values())
     assert all(
         len(s.content["annotations"]) >= len(s.content["images"])
         for s in coco_source.find(tmp_path, Options())

@@ -28,15 +28,15 @@ def test_the_items_are_those_of_the_iterator_in_order():
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_so_many_items_are_made_before_they_are_asked_for(depth):
-    made = []
-    items = ReadAhead((made.append(i) or i for i in itertools.count()), depth)
+    produced = []
+    items = ReadAhead((produced.append(i) or i for i in itertools.count()), depth)
     time.sleep(0.05)
-    assert not made  # Nothing before the first is asked for.
+    assert not produced  # Nothing before the first is asked for.
     for asked in range(1, 5):
         assert next(items) == asked - 1
-        wait_until(lambda asked=asked: len(made) == asked + depth)
+        wait_until(lambda asked=asked: len(produced) == asked + depth)
         time.sleep(0.05)
-        assert len(made) == asked + depth
+        assert len(produced) == asked + depth
 
 
 def test_an_error_comes_where_its_item_would_and_again():
@@ -73,12 +73,12 @@ def test_the_thread_ends_with_its_reader_whether_it_waits_or_works():
 
 
 def test_the_next_item_is_made_while_nobody_asks():
-    made = threading.Event()
+    produced = threading.Event()
 
     def items():
         yield 0
-        made.set()
+        produced.set()
         yield 1
 
     ahead = ReadAhead(items(), 1)
-    assert next(ahead) == 0 and made.wait(20) and next(ahead) == 1
+    assert next(ahead) == 0 and produced.wait(20) and next(ahead) == 1

@@ -26,9 +26,9 @@ def compare(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
-def records(made, folder):
+def records(saved, folder):
     """(the batches that an evaluation reads of pictures, the pictures' files)."""
-    config, name = made.config, made.config.benchmark
+    config, name = saved.config, saved.config.benchmark
     files = [tf.io.encode_jpeg(noise(*size)).numpy() for size in SIZES]
     serialized = [
         tfrecords.example(
@@ -45,33 +45,33 @@ def records(made, folder):
     split = "validation" if name == "resnet" else "val"
     tfrecords.write(folder / f"{split}-00000-of-00001", serialized)
     steps = (2,) if name == "maskrcnn" else ()  # A step of each orientation.
-    batches = made.task.input.eval_input(config, folder, WHOLE, len(SIZES), *steps)
+    batches = saved.task.input.eval_input(config, folder, WHOLE, len(SIZES), *steps)
     return list(batches), np.array(files, object)
 
 
 @pytest.mark.parametrize("benchmark", ["resnet", "mnist"])
 def test_classes(benchmark, tmp_path):
-    made = networks.Made(benchmark, tmp_path / "checkpoints", eval_batch_size=4)
+    saved = networks.Made(benchmark, tmp_path / "checkpoints", eval_batch_size=4)
     if benchmark == "resnet":
-        (batch,), files = records(made, tmp_path)
+        (batch,), files = records(saved, tmp_path)
     else:
-        size = made.config.image_size
+        size = saved.config.image_size
         shown = np.stack([noise(size, size)[..., 0] for _ in SIZES])
-        batch = next(iter(made.task.input.eval_input(made.config, (shown, np.zeros(4)), WHOLE, 4)))
+        batch = next(iter(saved.task.input.eval_input(saved.config, (shown, np.zeros(4)), WHOLE, 4)))
         files = np.array([tf.io.encode_png(one[..., None]).numpy() for one in shown], object)
-    answer = inference.of(trained.load(made.path))(files)
-    compare(answer["scores"], made.task.look(made.state.model, batch)["scores"].numpy())
+    answer = inference.of(trained.load(saved.path))(files)
+    compare(answer["scores"], saved.task.look(saved.state.model, batch)["scores"].numpy())
 
 
 @pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn"])
 def test_objects(benchmark, tmp_path):
     """Boxes are pixels of the picture, in an evaluation fractions, clipped where they are counted."""
-    made = networks.Made(benchmark, tmp_path / "checkpoints", eval_batch_size=4)
-    batches, files = records(made, tmp_path)
-    steps = [made.task.evaluate(made.state.model, batch).arrays for batch in batches]
+    saved = networks.Made(benchmark, tmp_path / "checkpoints", eval_batch_size=4)
+    batches, files = records(saved, tmp_path)
+    steps = [saved.task.evaluate(saved.state.model, batch).arrays for batch in batches]
     arrays = {name: np.concatenate([step[name].numpy() for step in steps]) for name in steps[0]}
     order = np.argsort(arrays["image_id"])[-len(SIZES) :]
-    answer = inference.of(trained.load(made.path))(files)
+    answer = inference.of(trained.load(saved.path))(files)
     for name in ("scores", "classes", *(["masks"] if benchmark == "maskrcnn" else [])):
         found, expected = answer[name].astype(float), arrays[name][order].astype(float)
         # Masks of an evaluation are float16.
@@ -85,25 +85,25 @@ def test_a_video(tmp_path):
     pytest.importorskip("av")
     from tsm_kinetics import convert
 
-    made = networks.Made("tsm_kinetics", tmp_path / "checkpoints", eval_batch_size=1, num_eval_examples=1)
+    saved = networks.Made("tsm_kinetics", tmp_path / "checkpoints", eval_batch_size=1, num_eval_examples=1)
     for split in ("train", "validation"):
         (tmp_path / split / "a").mkdir(parents=True)
         videos.write(tmp_path / split / "a" / "one.mp4", np.stack([noise(48, 40) for _ in range(14)]))
     convert.convert(tmp_path / "data", {s: (convert.items(tmp_path / s), 1) for s in ("train", "validation")})
-    index = made.task.input.load(made.config, tmp_path / "data", training=False)
-    batch = next(iter(made.task.input.eval_input(made.config, index, WHOLE, 1)))
+    index = saved.task.input.load(saved.config, tmp_path / "data", training=False)
+    batch = next(iter(saved.task.input.eval_input(saved.config, index, WHOLE, 1)))
     count = int(index.count[0])
     frames = np.array([*index.read(0, np.arange(count)), b""], object)[:-1]
-    answer = inference.of(trained.load(made.path))(frames)
-    compare(answer["scores"], made.task.look(made.state.model, batch)["scores"].numpy())
+    answer = inference.of(trained.load(saved.path))(frames)
+    compare(answer["scores"], saved.task.look(saved.state.model, batch)["scores"].numpy())
 
 
 @pytest.mark.parametrize("benchmark", ["transformer", "gnmt"])
 def test_a_translation(benchmark, tmp_path):
     """`predict` takes sentences as long as those of the training, so its search may take more steps; not here."""
     same = {"max_sequence_length": 40} if benchmark == "transformer" else {}
-    made = networks.Made(benchmark, tmp_path / "checkpoints", eval_batch_size=4, **same)
-    config, tokens = made.config, networks.inputs("translation", 4, made.config)
+    saved = networks.Made(benchmark, tmp_path / "checkpoints", eval_batch_size=4, **same)
+    config, tokens = saved.config, networks.inputs("translation", 4, saved.config)
     length = config.packed_length if benchmark == "transformer" else config.decode.source_length
     rows = np.zeros([4, length], np.int32)
     rows[:, : tokens.shape[1]] = tokens
@@ -116,8 +116,8 @@ def test_a_translation(benchmark, tmp_path):
         batch = {"source": rows, "source_length": (rows != 0).sum(1).astype(np.int32)}
     batch |= {"index": np.arange(4), "weight": np.ones(4, np.float32)}
     batch = {name: tf.constant(value) for name, value in batch.items()}
-    expected = made.task.evaluate(made.state.model, batch).arrays["tokens"].numpy()
-    found = made.answers([tokens])["tokens"]
+    expected = saved.task.evaluate(saved.state.model, batch).arrays["tokens"].numpy()
+    found = saved.answers([tokens])["tokens"]
     shared = min(found.shape[1], expected.shape[1])
     np.testing.assert_array_equal(found[:, :shared], expected[:, :shared])
     assert not found[:, shared:].any() and not expected[:, shared:].any() and found.any()
@@ -125,12 +125,12 @@ def test_a_translation(benchmark, tmp_path):
 
 def test_the_next_words(tmp_path):
     """The evaluation's loss of a text is minus the logarithm of what each word had as the next."""
-    made = networks.Made("ptb", tmp_path / "checkpoints", eval_batch_size=1)
-    steps = made.config.num_steps
-    words = np.array([0, *RNG.integers(0, made.config.vocabulary_size, steps)], np.int32)
+    saved = networks.Made("ptb", tmp_path / "checkpoints", eval_batch_size=1)
+    steps = saved.config.num_steps
+    words = np.array([0, *RNG.integers(0, saved.config.vocabulary_size, steps)], np.int32)
     batch = {"words": words[None, :-1], "targets": words[None, 1:], "weight": np.ones([1, steps], np.float32)}
     batch |= {"stream": np.zeros(1, np.int32), "keep": np.zeros(1, np.float32)}
-    sums = made.task.evaluate(made.state.model, {n: tf.constant(v) for n, v in batch.items()}).sums
+    sums = saved.task.evaluate(saved.state.model, {n: tf.constant(v) for n, v in batch.items()}).sums
     texts = [" ".join(f"w{w}" for w in words[1 : 1 + n]).encode() for n in range(steps)]
-    scores = inference.of(trained.load(made.path))(np.array([*texts, b""], object)[:-1])["scores"]
+    scores = inference.of(trained.load(saved.path))(np.array([*texts, b""], object)[:-1])["scores"]
     np.testing.assert_allclose(-np.log(scores[np.arange(steps), words[1:]]).sum(), sums["loss"], rtol=1e-5)

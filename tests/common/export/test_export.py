@@ -157,8 +157,8 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("there", [False, True])
-@pytest.mark.parametrize("what", ["write_bytes", "savez_compressed", "write_text"])
-def test_a_full_disk_is_one_line_and_leaves_the_folder_to_be_used_again(tmp_path, monkeypatch, what, there):
+@pytest.mark.parametrize("writer", ["write_bytes", "savez_compressed", "write_text"])
+def test_a_full_disk_is_one_line_and_leaves_the_folder_to_be_used_again(tmp_path, monkeypatch, writer, there):
     """Whichever file does not fit, no partial export remains, and the same command works once there is space."""
     folder = tmp_path / "mnist"
     if there:
@@ -168,11 +168,11 @@ def test_a_full_disk_is_one_line_and_leaves_the_folder_to_be_used_again(tmp_path
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(np if what == "savez_compressed" else pathlib.Path, what, full)
+        patch.setattr(np if writer == "savez_compressed" else pathlib.Path, writer, full)
         with pytest.raises(UserError, match=f"--export={folder}: No space left on device; free some space"):
             exported("mnist", folder, "fp32", "none")
     assert [path.name for path in tmp_path.rglob("*")] == ["mnist"] * there
-    if what == "write_text" and there:
+    if writer == "write_text" and there:
         exported("mnist", folder, "fp32", "none")
         assert {path.name for path in tmp_path.iterdir()} == {"mnist"} and (folder / "manifest.json").exists()
 

@@ -64,24 +64,24 @@ def tolerance(value):
     return 1e-5 * max(1.0, float(np.abs(value).max()))
 
 
-def compare(found, expected):
+def compare(actual, expected):
     """Numbers agree to 1e-5, whole numbers and names exactly.
 
     Of detections, `TIES` may be other boxes, whose scores and classes agree: between equal scores, rounding says which
     stands first, and of two that overlap which one stays.
     """
-    assert sorted(found) == sorted(expected)
+    assert sorted(actual) == sorted(expected)
     if "boxes" in expected:
-        same = np.abs(found["boxes"] - expected["boxes"]).max(-1) <= tolerance(expected["boxes"])
+        same = np.abs(actual["boxes"] - expected["boxes"]).max(-1) <= tolerance(expected["boxes"])
         assert (~same).mean() <= TIES, "boxes"
         of_boxes = {"boxes", "masks"} & set(expected)
-        found, expected = ({**all_, **{n: all_[n][same] for n in of_boxes}} for all_ in (found, expected))
+        actual, expected = ({**all_, **{n: all_[n][same] for n in of_boxes}} for all_ in (actual, expected))
     for name, value in expected.items():
         if value.dtype.kind == "f":
-            np.testing.assert_allclose(found[name], value, rtol=0, atol=tolerance(value), err_msg=name)
+            np.testing.assert_allclose(actual[name], value, rtol=0, atol=tolerance(value), err_msg=name)
         else:
             wanted = [x.decode() for x in value.ravel()] if value.dtype == object else value.ravel().tolist()
-            assert found[name].ravel().tolist() == wanted, name
+            assert actual[name].ravel().tolist() == wanted, name
 
 
 def test_only_detections_of_equal_score_may_change_places():
@@ -100,18 +100,18 @@ def test_only_detections_of_equal_score_may_change_places():
 
 
 def export_and_compare(benchmark, tmp_path, count, **options):
-    made = networks.Made(benchmark, tmp_path / "checkpoints")
-    kind = made.serving.kind
+    saved = networks.Made(benchmark, tmp_path / "checkpoints")
+    kind = saved.serving.kind
     if kind == "video":  # A call answers one video.
-        calls = [networks.inputs(kind, 3 + seed % 17, made.config, seed) for seed in range(count)]
+        calls = [networks.inputs(kind, 3 + seed % 17, saved.config, seed) for seed in range(count)]
     else:
-        calls = [networks.inputs(kind, count, made.config)]
-    formats.write(trained.load(made.path, **options), tmp_path / "export", "savedmodel")
+        calls = [networks.inputs(kind, count, saved.config)]
+    formats.write(trained.load(saved.path, **options), tmp_path / "export", "savedmodel")
     actual = plainly(tmp_path / "export", calls, tmp_path)
-    answers = made.answers(calls)
+    answers = saved.answers(calls)
     compare(actual, answers)
     assert kind != "video" or len(actual["scores"]) == count
-    return made, actual
+    return saved, actual
 
 
 def test_a_saved_model_answers_as_the_network_in_plain_tensorflow(tmp_path):
@@ -233,18 +233,18 @@ def told_by_the_recipe(folder, pictures):
     "benchmark", ["mnist", *(pytest.param(b, marks=pytest.mark.e2e) for b in ("resnet", "ssd", "maskrcnn"))]
 )
 def test_the_recipe_s_inputs_have_predict_s_answers(benchmark, tmp_path):
-    made = networks.Made(benchmark, tmp_path / "checkpoints")
+    saved = networks.Made(benchmark, tmp_path / "checkpoints")
     shown = [np.random.default_rng(i).integers(0, 256, [40 + i, 56, 3]).astype(np.uint8) for i in range(3)]
     shown = [
         np.asarray(Image.fromarray(x).resize((90, 61)).convert("L" if benchmark == "mnist" else "RGB"))
         for x in shown
     ]
     files = np.array([*(tf.io.encode_png(np.atleast_3d(x)).numpy() for x in shown), b""], object)[:-1]
-    network = trained.load(made.path)
+    network = trained.load(saved.path)
     formats.write(network, tmp_path / "out", "stablehlo")
     arrays = told_by_the_recipe(tmp_path / "out", shown)
     rows = [network.serving.features(*(value[i : i + 1] for value in arrays.values())) for i in range(3)]
-    expected = made.answers([files])
+    expected = saved.answers([files])
     if benchmark in ("mnist", "resnet"):
         np.testing.assert_allclose(np.concatenate(rows), expected["scores"], atol=1e-4)
         return

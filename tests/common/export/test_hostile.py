@@ -44,12 +44,12 @@ def written(parts, place, compression=zipfile.ZIP_STORED):
 
 def changed(sound, **fields):
     """The members of the sound checkpoint, with fields of its configuration changed: {"optimizer.name": value}."""
-    parts = hostile.members(sound[0])
-    about = hostile.meta(parts)
+    members = hostile.members(sound[0])
+    about = hostile.meta(members)
     for path, value in fields.items():
         group, _, last = path.rpartition(".")
         (about["config"][group] if group else about["config"])[last] = value
-    return hostile.with_meta(parts, about)
+    return hostile.with_meta(members, about)
 
 
 def replaced(parts, member, content):
@@ -161,23 +161,23 @@ def test_large_models_are_taken_with_a_flag(sound, place):
     assert "far beyond" not in seen["error"] and "its variables are not those" in seen["error"]
 
 
-def damaged(parts, kind):
+def damaged(members, kind):
     """The members with one fault, and how they are packed."""
-    weight = next(name for name, _ in parts if name.startswith("weights/"))
+    weight = next(name for name, _ in members if name.startswith("weights/"))
     return {
-        "shape of 10^12": (replaced(parts, weight, hostile.header([hostile.HUGE])), zipfile.ZIP_STORED),
-        "10^24": (replaced(parts, weight, hostile.header([hostile.HUGE] * 2)), zipfile.ZIP_STORED),
+        "shape of 10^12": (replaced(members, weight, hostile.header([hostile.HUGE])), zipfile.ZIP_STORED),
+        "10^24": (replaced(members, weight, hostile.header([hostile.HUGE] * 2)), zipfile.ZIP_STORED),
         "pickle": (
-            replaced(parts, weight, hostile.array(np.array([hostile.Pickled()], object))),
+            replaced(members, weight, hostile.array(np.array([hostile.Pickled()], object))),
             zipfile.ZIP_STORED,
         ),
-        "twice": ([*parts, (weight, parts[0][1])], zipfile.ZIP_STORED),
+        "twice": ([*members, (weight, members[0][1])], zipfile.ZIP_STORED),
         "bomb": (
-            replaced(parts, weight, hostile.header([1 << 28], "|u1", bytes(1 << 28))),
+            replaced(members, weight, hostile.header([1 << 28], "|u1", bytes(1 << 28))),
             zipfile.ZIP_DEFLATED,
         ),
-        "nested": (hostile.with_meta(parts, "[" * 500_000), zipfile.ZIP_STORED),
-        "no member of ours": ([*parts, ("run.sh", b"rm")], zipfile.ZIP_STORED),
+        "nested": (hostile.with_meta(members, "[" * 500_000), zipfile.ZIP_STORED),
+        "no member of ours": ([*members, ("run.sh", b"rm")], zipfile.ZIP_STORED),
     }[kind]
 
 
@@ -193,11 +193,11 @@ def test_an_archive_that_lies_is_one_line(sound, place, kind):
 
 def test_members_that_unpack_to_a_hundred_gigabytes(sound, place):
     """Every member says 4 GB."""
-    parts = [
+    members = [
         *hostile.members(sound[0]),
         *((f"weights/{i}.npy", hostile.header([1 << 32], "|u1")) for i in range(25)),
     ]
-    path = written(parts, place)
+    path = written(members, place)
     data, at = path.read_bytes(), 0
     while (at := data.find(b"PK\x01\x02", at)) >= 0:
         data, at = data[: at + 24] + (2**32 - 2).to_bytes(4, "little") + data[at + 28 :], at + 4

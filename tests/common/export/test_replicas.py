@@ -130,10 +130,10 @@ def check(task, config, manifest, folder):
     return numbers
 
 
-def check_step(expected, steps, batch, found, manifest):
+def check_step(expected, steps, batch, actual, manifest):
     """Returns the largest errors of a training program: of the first loss, of the state after it."""
     loss = expected.train(batch)
-    loss_error = abs(found["losses"][0] - loss) / abs(loss)
+    loss_error = abs(actual["losses"][0] - loss) / abs(loss)
     values, worst, moved = expected.values(), 0.0, 0
     # Pairs by position, because Keras continues the layer numbers within a process.
     for about, (name, after) in zip(
@@ -142,13 +142,13 @@ def check_step(expected, steps, batch, found, manifest):
         changed = not np.array_equal(after, np.broadcast_to(steps.state[name].value, after.shape))
         moved += changed
         key = f"state {about['name']}".replace("/", ".")
-        if key in found:
-            worst = max(worst, error(found[key], after))
+        if key in actual:
+            worst = max(worst, error(actual[key], after))
         else:
             assert not changed, f"{name} is no part of the program"
     assert loss_error <= 1e-9 and worst <= 1e-9, (loss_error, worst)
     assert moved > len(steps.model.trainable_variables)
-    second = abs(found["losses"][1] - expected.train(batch)) / abs(loss)
+    second = abs(actual["losses"][1] - expected.train(batch)) / abs(loss)
     assert second <= 1e-6
     return loss_error, worst
 

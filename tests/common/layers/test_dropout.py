@@ -67,7 +67,7 @@ def naive_mask(shape, rate, seed, draw, first=0):
     """Element e of an example: half e // c of the value e % c of the example's c values of the counter."""
     size = int(np.prod(shape[1:]))
     values, key = -(-size // 8), tf.constant([seed % 2**64], tf.uint64)
-    kept = np.zeros([shape[0], size], bool)
+    mask = np.zeros([shape[0], size], bool)
     for example in range(shape[0]):
         counter = [(first + example) * values, draw]
         stream = tf.raw_ops.StatelessRandomUniformFullIntV2(
@@ -76,18 +76,18 @@ def naive_mask(shape, rate, seed, draw, first=0):
         for element in range(size):
             half, value = divmod(element, values)
             word = int(stream[value, half % 4])
-            kept[example, element] = (word >> 16 if half >= 4 else word & 0xFFFF) >= round(rate * 65536)
-    return kept.reshape(shape)
+            mask[example, element] = (word >> 16 if half >= 4 else word & 0xFFFF) >= round(rate * 65536)
+    return mask.reshape(shape)
 
 
 @pytest.mark.parametrize("rate", [1e-3, 0.1, 0.5])
 def test_the_rate_is_met_and_halves_of_a_word_are_independent(rate):
     """Within four standard deviations, over 2^20 elements and over pairs of one counter's value."""
-    kept = Dropout(Single(), rate, seed=1)(tf.ones([4, 2**18]), training=True).numpy().reshape(4, 8, -1) > 0
-    assert abs(kept.mean() - (1 - rate)) < 4 * (rate / kept.size) ** 0.5
+    mask = Dropout(Single(), rate, seed=1)(tf.ones([4, 2**18]), training=True).numpy().reshape(4, 8, -1) > 0
+    assert abs(mask.mean() - (1 - rate)) < 4 * (rate / mask.size) ** 0.5
     for plane in range(1, 8):
-        both = (~kept[:, 0] & ~kept[:, plane]).mean()
-        assert abs(both - rate**2) < 4 * rate / kept[:, 0].size ** 0.5
+        both = (~mask[:, 0] & ~mask[:, plane]).mean()
+        assert abs(both - rate**2) < 4 * rate / mask[:, 0].size ** 0.5
 
 
 class Numbered(Single):

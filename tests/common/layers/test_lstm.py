@@ -22,14 +22,14 @@ def values(*shape: int, seed: int) -> np.ndarray:
 
 
 def layer(hoisted: bool, inputs: int = INPUTS, policy=FP64) -> lstm.LSTM:
-    made = lstm.LSTM(UNITS, policy, hoisted)
-    made.build([None, None, inputs])
-    shapes = [v.shape for v in made.trainable_variables]
-    made.set_weights([values(*s, seed=10 + i) for i, s in enumerate(shapes)])
-    return made
+    network = lstm.LSTM(UNITS, policy, hoisted)
+    network.build([None, None, inputs])
+    shapes = [v.shape for v in network.trainable_variables]
+    network.set_weights([values(*s, seed=10 + i) for i, s in enumerate(shapes)])
+    return network
 
 
-def everything(made: lstm.LSTM, x: np.ndarray, state: bool, lengths: list[int] | None):
+def everything(network: lstm.LSTM, x: np.ndarray, state: bool, lengths: list[int] | None):
     """Outputs, last state, and the gradients of all inputs and variables, of a loss that uses all results."""
     batch = x.shape[1]
     h, c = values(batch, UNITS, seed=1), values(batch, UNITS, seed=2)
@@ -39,11 +39,11 @@ def everything(made: lstm.LSTM, x: np.ndarray, state: bool, lengths: list[int] |
     def run(x: tf.Tensor, h: tf.Tensor, c: tf.Tensor):
         with tf.GradientTape() as tape:
             tape.watch([x, h, c])
-            outputs, (last_h, last_c) = made(x, (h, c) if state else None, lengths)
+            outputs, (last_h, last_c) = network(x, (h, c) if state else None, lengths)
             terms = zip((outputs, last_h, last_c), (3, 4, 5))
             weighted = [t * values(*(x.shape[0], batch, UNITS)[-len(t.shape) :], seed=s) for t, s in terms]
             loss = tf.add_n([tf.reduce_sum(w * tf.sin(w)) for w in weighted])
-        sources = [x, *([h, c] if state else []), *made.trainable_variables]
+        sources = [x, *([h, c] if state else []), *network.trainable_variables]
         return [outputs, last_h, last_c, *tape.gradient(loss, sources)]
 
     return [t.numpy() for t in run(x, h, c)]
@@ -97,21 +97,21 @@ def gradients(made: Any, x: tf.Tensor) -> list[tf.Tensor]:
 @pytest.mark.parametrize("hoisted", [False, True])
 @pytest.mark.parametrize("steps", [STEPS, UNROLLED_STEPS + 2])
 def test_compiled_equals_uncompiled(hoisted, steps) -> None:
-    x, made = tf.constant(values(steps, BATCH, INPUTS, seed=0)), layer(hoisted)
-    made(x)
+    x, network = tf.constant(values(steps, BATCH, INPUTS, seed=0)), layer(hoisted)
+    network(x)
 
-    compiled = tf.function(functools.partial(gradients, made), jit_compile=True)(x)
-    for got, want in zip(compiled, gradients(made, x), strict=True):
+    compiled = tf.function(functools.partial(gradients, network), jit_compile=True)(x)
+    for got, want in zip(compiled, gradients(network, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
 
 
 def test_a_loop_of_unknown_length_equals_one_that_is_written_out() -> None:
     x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0))
-    made = layer(True)
+    network = layer(True)
 
     signature = [tf.TensorSpec([None, None, INPUTS], tf.float64)]
-    unknown = tf.function(functools.partial(gradients, made), input_signature=signature)
-    for got, want in zip(unknown(x), gradients(made, x), strict=True):
+    unknown = tf.function(functools.partial(gradients, network), input_signature=signature)
+    for got, want in zip(unknown(x), gradients(network, x), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-8)
 
 
@@ -154,13 +154,13 @@ def test_equals_keras_with_keras_s_weights(hoisted) -> None:
     )
     x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0))
     state = [tf.constant(values(BATCH, UNITS, seed=s)) for s in (1, 2)]
-    made = layer(hoisted)
+    ours = layer(hoisted)
     theirs(x)
-    theirs.set_weights(made.get_weights())
+    theirs.set_weights(ours.get_weights())
     results = []
     for call, variables in (
         (lambda: theirs(x, initial_state=state), theirs.trainable_variables),
-        (lambda: tf.nest.flatten(made(x, tuple(state))), made.trainable_variables),
+        (lambda: tf.nest.flatten(ours(x, tuple(state))), ours.trainable_variables),
     ):
         with tf.GradientTape() as tape:
             outputs, h, c = call()
@@ -171,8 +171,8 @@ def test_equals_keras_with_keras_s_weights(hoisted) -> None:
 
 
 def test_equals_the_formulas_in_numpy() -> None:
-    made, x = layer(True), values(STEPS, BATCH, INPUTS, seed=0)
-    kernel, recurrent, bias = made.get_weights()
+    network, x = layer(True), values(STEPS, BATCH, INPUTS, seed=0)
+    kernel, recurrent, bias = network.get_weights()
     h = c = np.zeros([BATCH, UNITS])
     expected = []
     for row in x:
@@ -180,20 +180,20 @@ def test_equals_the_formulas_in_numpy() -> None:
         c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
         h = np.tanh(c) / (1 + np.exp(-o))
         expected.append(h)
-    outputs, (last_h, last_c) = made(tf.constant(x))
+    outputs, (last_h, last_c) = network(tf.constant(x))
     np.testing.assert_allclose(outputs, expected, rtol=1e-8)
     np.testing.assert_allclose([last_h, last_c], [h, c], rtol=1e-8)
 
 
 @pytest.mark.parametrize("hoisted", [False, True])
 def test_beyond_its_length_an_example_keeps_its_state_and_outputs_zeros(hoisted) -> None:
-    made, x = layer(hoisted), values(STEPS, BATCH, INPUTS, seed=0)
+    network, x = layer(hoisted), values(STEPS, BATCH, INPUTS, seed=0)
     lengths = [7, 1, 4, 0, 6]
-    outputs, (h, c) = made(tf.constant(x), None, tf.constant(lengths))
+    outputs, (h, c) = network(tf.constant(x), None, tf.constant(lengths))
     for example, length in enumerate(lengths):
         assert not np.any(outputs[length:, example])
         if length:
-            alone, (alone_h, alone_c) = made(tf.constant(x[:length, example : example + 1]))
+            alone, (alone_h, alone_c) = network(tf.constant(x[:length, example : example + 1]))
             np.testing.assert_allclose(outputs[:length, example], alone[:, 0], rtol=1e-8)
             np.testing.assert_allclose([h[example], c[example]], [alone_h[0], alone_c[0]], rtol=1e-8)
         else:
@@ -202,12 +202,12 @@ def test_beyond_its_length_an_example_keeps_its_state_and_outputs_zeros(hoisted)
 
 def test_one_product_per_weight_gradient() -> None:
     """Hoisted: T products forward, T backward and four outside the loops; plain: 3 T products."""
-    made, products = {}, {}
+    layers, products = {}, {}
     for hoisted in (True, False):
-        made[hoisted] = layer(hoisted)
+        layers[hoisted] = layer(hoisted)
 
         @tf.function
-        def run(x: tf.Tensor, network: lstm.LSTM = made[hoisted]):
+        def run(x: tf.Tensor, network: lstm.LSTM = layers[hoisted]):
             with tf.GradientTape() as tape:
                 tape.watch(x)
                 loss = tf.reduce_sum(network(x)[0])
@@ -232,19 +232,19 @@ def test_lower_precision_is_near_and_keeps_its_variables_in_fp32(name) -> None:
 def test_gradients_in_bf16_are_near_those_in_fp64() -> None:
     """bf16 is the PTB study's precision; errors are relative to the largest element of each gradient."""
     policy, actual = precision("bf16"), []
-    for made in (layer(True), layer(True, policy=policy)):
-        x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0), made.compute_dtype)
+    for cell in (layer(True), layer(True, policy=policy)):
+        x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0), cell.compute_dtype)
         with tf.GradientTape() as tape:
-            outputs, _ = made(x)
+            outputs, _ = cell(x)
             loss = tf.reduce_sum(tf.sin(outputs))
-        actual.append([tf.cast(g, tf.float64).numpy() for g in tape.gradient(loss, made.trainable_variables)])
+        actual.append([tf.cast(g, tf.float64).numpy() for g in tape.gradient(loss, cell.trainable_variables)])
     for exact, near in zip(*actual, strict=True):
         np.testing.assert_allclose(near, exact, atol=0.02 * np.abs(exact).max())
 
 
 def test_variables_have_kinds_and_the_forget_gate_its_bias() -> None:
-    made = lstm.LSTM(UNITS, precision("fp32"), forget_bias=1.0)
-    made.build([None, None, INPUTS])
-    assert sorted(kind_of(made).values()) == ["bias", "kernel", "kernel"]
-    np.testing.assert_array_equal(made.bias, [0] * 4 + [1] * 4 + [0] * 8)
-    assert made.multiply_adds_per_step() == (INPUTS + UNITS) * 4 * UNITS
+    network = lstm.LSTM(UNITS, precision("fp32"), forget_bias=1.0)
+    network.build([None, None, INPUTS])
+    assert sorted(kind_of(network).values()) == ["bias", "kernel", "kernel"]
+    np.testing.assert_array_equal(network.bias, [0] * 4 + [1] * 4 + [0] * 8)
+    assert network.multiply_adds_per_step() == (INPUTS + UNITS) * 4 * UNITS

@@ -144,13 +144,13 @@ def test_safetensors_of_either_kind(tmp_path):
 
 
 def test_kerass_resnet50_has_torchvisions_names():
-    made = weight_files.keras_names({
+    renamed = weight_files.keras_names({
         "conv2_block1_0_conv/kernel": np.zeros([1, 1, 2, 3]), "conv2_block1_0_conv/bias": np.full(3, 2.0),
         "conv2_block1_0_bn/moving_mean": np.full(3, 5.0), "conv1_conv/bias": np.full(3, 1.0),
         "conv1_bn/moving_mean": np.full(3, 4.0), "predictions/kernel": np.zeros([4, 5]),
     })  # fmt: skip
-    assert sorted(made) == [
+    assert sorted(renamed) == [
         *("bn1/moving_mean", "fc/kernel", "layer1.0.downsample.0/kernel", "layer1.0.downsample.1/moving_mean")
     ]
-    np.testing.assert_array_equal(made["layer1.0.downsample.1/moving_mean"], np.full(3, 3.0))
-    np.testing.assert_array_equal(made["bn1/moving_mean"], np.full(3, 3.0))
+    np.testing.assert_array_equal(renamed["layer1.0.downsample.1/moving_mean"], np.full(3, 3.0))
+    np.testing.assert_array_equal(renamed["bn1/moving_mean"], np.full(3, 3.0))

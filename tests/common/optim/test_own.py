@@ -162,8 +162,8 @@ def test_a_norm_needs_whole_images(mine):
     config = dataclasses.replace(presets.PRESETS["cpu-tiny"], norm="group_norm")
     with pytest.raises(UserError, match="not understood; write MODULE:FUNCTION"):
         config.validate()
-    parts = dataclasses.replace(
+    cut = dataclasses.replace(
         config, norm="mine:group_norm", num_replicas=2, partitions=2, replicas="mirrored"
     )
     with pytest.raises(UserError, match="cannot partition"):
-        parts.validate()
+        cut.validate()

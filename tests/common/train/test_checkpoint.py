@@ -141,18 +141,18 @@ def canonical(runner):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Returns save(number, sharded): a folder with a checkpoint after 5 steps, and the run that wrote it."""
-    made = {}
+    runs = {}
 
     def save(number, sharded):
-        if (number, sharded) not in made:
+        if (number, sharded) not in runs:
             communication = updates.sharded() if sharded else Communication()
             runner = updates.Runner("mirrored", number, "lazy_adam", communication)
             runner.steps(5)
             runner.state.step.assign(5)
             folder = tmp_path_factory.mktemp("sharded")
             checkpoint.save(runner, folder)
-            made[number, sharded] = folder, canonical(runner), runner.steps(15, first=5), canonical(runner)
-        return made[number, sharded]
+            runs[number, sharded] = folder, canonical(runner), runner.steps(15, first=5), canonical(runner)
+        return runs[number, sharded]
 
     return save
 
@@ -264,14 +264,14 @@ def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
     loop.state.step.assign(7)
     path = checkpoint.save(loop, tmp_path)
     before = bits(loop)
-    for what, data in damages(path.read_bytes()):
+    for damage, data in damages(path.read_bytes()):
         path.write_bytes(data)
         try:
             # Damage to data that zip files store twice.
-            assert checkpoint.restore_latest(loop, tmp_path) == 7, what
+            assert checkpoint.restore_latest(loop, tmp_path) == 7, damage
         except UserError as error:
-            assert str(path) in str(error) and "\n" not in str(error), what
-        assert bits(loop) == before, what
+            assert str(path) in str(error) and "\n" not in str(error), damage
+        assert bits(loop) == before, damage
 
 
 def test_a_file_that_cannot_be_read_now_is_not_set_aside(tmp_path, loop, monkeypatch):

@@ -227,10 +227,10 @@ def test_each_gradient_gets_its_weights_layout_once(monkeypatch, accumulation) -
     task, replicas, policy = toy.Task(chosen), backends.make(chosen), precision(chosen.precision)
     state = State(task, replicas, policy)
     batch = next(iter(task.train_input(backends.base.Shard(), 16, 0)))
-    made = gradients.make(task, state.model, replicas, state.loss_scale)
+    compute = gradients.make(task, state.model, replicas, state.loss_scale)
     actual = []
     for factor in (1, 2):
         monkeypatch.setattr(gradients.gpu_forms, "in_weight_layout", lambda _, g, factor=factor: factor * g)
-        actual.append(made(batch)[1])
+        actual.append(compute(batch)[1])
     for one, doubled in zip(*actual, strict=True):
         np.testing.assert_allclose(2 * one, doubled, rtol=1e-12)

@@ -30,36 +30,36 @@ def trained(loop):
 
 
 def test_the_scale_is_that_of_tf_keras():
-    made = loss_scale.DynamicScale(8.0, 3, Single())
+    ours = loss_scale.DynamicScale(8.0, 3, Single())
     theirs = tf_keras.mixed_precision.LossScaleOptimizer(
         tf_keras.optimizers.legacy.SGD(0.1), initial_scale=8.0, dynamic_growth_steps=3
     )
     weight = tf.Variable([1.0])
     for finite in np.random.default_rng(1).random(60) < 0.75:
-        made.tell(tf.constant(finite))
+        ours.tell(tf.constant(finite))
         theirs.apply_gradients([(tf.constant([1.0 if finite else np.inf]), weight)])
-        assert float(made.report()["loss_scale"]) == float(theirs.loss_scale)
+        assert float(ours.report()["loss_scale"]) == float(theirs.loss_scale)
 
 
 def test_the_scale_stays_between_one_and_the_largest_number():
-    made = loss_scale.DynamicScale(1.0, 1, Single())
-    made.tell(tf.constant(False))
-    assert made.report() == {"loss_scale": 1.0, "skipped_updates": 1}
-    assert "loss scale of 1" in made.lost()
+    scaler = loss_scale.DynamicScale(1.0, 1, Single())
+    scaler.tell(tf.constant(False))
+    assert scaler.report() == {"loss_scale": 1.0, "skipped_updates": 1}
+    assert "loss scale of 1" in scaler.lost()
     for _ in range(130):
-        made.tell(tf.constant(True))
-    assert made.report()["loss_scale"] == 2.0**127 and not made.lost()
+        scaler.tell(tf.constant(True))
+    assert scaler.report()["loss_scale"] == 2.0**127 and not scaler.lost()
 
 
 def test_an_overflow_that_halves_the_scale_to_one_leaves_it_to_be_tried():
-    made = loss_scale.DynamicScale(2.0, 3, Single())
-    made.tell(tf.constant(False))
-    assert made.report()["loss_scale"] == 1.0 and not made.lost()
-    made.tell(tf.constant(False))
-    assert made.lost()
+    scaler = loss_scale.DynamicScale(2.0, 3, Single())
+    scaler.tell(tf.constant(False))
+    assert scaler.report()["loss_scale"] == 1.0 and not scaler.lost()
+    scaler.tell(tf.constant(False))
+    assert scaler.lost()
     for scale in (1.0, 1.0, 2.0):
-        made.tell(tf.constant(True))
-        assert made.report()["loss_scale"] == scale and not made.lost()
+        scaler.tell(tf.constant(True))
+        assert scaler.report()["loss_scale"] == scale and not scaler.lost()
 
 
 @pytest.mark.parametrize("optimizer", [toy.config().optimizer, ADAM], ids=["sgd", "adam"])

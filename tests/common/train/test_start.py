@@ -80,7 +80,7 @@ def test_an_evaluation_after_the_start_has_the_same_moments(trained):
 
 def as_torchvision(arrays):
     """The arrays as a state dict has them: other names, other layouts."""
-    parts = {
+    torch_names = {
         "gamma": "weight",
         "beta": "bias",
         "moving_mean": "running_mean",
@@ -91,7 +91,7 @@ def as_torchvision(arrays):
         layer, _, part = name.rpartition("/")
         if part == "kernel":
             array = np.transpose(array, [3, 2, 0, 1] if array.ndim == 4 else [1, 0])
-        actual[f"{layer}.{ {'kernel': 'weight'}.get(part, parts.get(part, part)) }"] = array
+        actual[f"{layer}.{ {'kernel': 'weight'}.get(part, torch_names.get(part, part)) }"] = array
     return actual
 
 

@@ -47,12 +47,12 @@ class ResNet50(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
         inputs = width
         for stage, blocks in enumerate((3, 4, 6, 3)):
-            made = []
+            stack = []
             for block in range(blocks):
                 stride = 2 if stage and not block else 1
-                made.append(Bottleneck(inputs, width * 2**stage, stride, not block))
+                stack.append(Bottleneck(inputs, width * 2**stage, stride, not block))
                 inputs = 4 * width * 2**stage
-            setattr(self, f"layer{stage + 1}", nn.Sequential(*made))
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*stack))
         self.fc = nn.Linear(inputs, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -143,12 +143,12 @@ def test_a_fake_card_has_every_part_and_is_gone_on_with(tmp_path: Path, monkeypa
     def measure(python: str, seconds: float) -> report.Report:
         monkeypatch.setattr(child.sys, "executable", python)
         card = report.Report(tmp_path / "card.json")
-        made = plan.Plan(tmp_path, tmp_path, False)
-        main.measure(made, card, time.monotonic() + seconds, [])
+        planned = plan.Plan(tmp_path, tmp_path, False)
+        main.measure(planned, card, time.monotonic() + seconds, [])
         return card
 
     with monkeypatch.context() as patched:
-        patched.setattr(main, "stages", lambda made, _: iter([made.ceilings(), made.steps()]))
+        patched.setattr(main, "stages", lambda planned, _: iter([planned.ceilings(), planned.steps()]))
         measure(fake(tmp_path, counted), 60)
     first = len((tmp_path / "jobs").read_text().split())
     cut = measure(fake(tmp_path, "sleep 60"), 0.3)

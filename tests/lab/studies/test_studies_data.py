@@ -20,11 +20,11 @@ def places(tmp_path, monkeypatch) -> pathlib.Path:
 
 
 def test_an_archive_is_unpacked_into_the_cache(places) -> None:
-    made = places / "made" / "text"
-    made.mkdir(parents=True)
-    (made / "words").write_text("a b")
+    folder = places / "made" / "text"
+    folder.mkdir(parents=True)
+    (folder / "words").write_text("a b")
     with tarfile.open(places / "shared" / "data" / "text.tar.xz", "w:xz") as archive:
-        archive.add(made, "text")
+        archive.add(folder, "text")
     assert (data.unpack("text") / "words").read_text() == "a b"
     assert data.unpack("text").parent == places / "cache" and list((places / "cache").iterdir()) == [
         places / "cache" / "text"
@@ -54,11 +54,11 @@ def test_a_data_set_that_is_not_there_is_one_line(places) -> None:
 @pytest.mark.parametrize("damage", ["cut", "foreign", "another"])
 def test_a_damaged_archive_is_one_line_and_leaves_nothing(places, damage) -> None:
     path = places / "shared" / "data" / "text.tar.xz"
-    made = places / "made" / "text"
-    made.mkdir(parents=True)
-    (made / "words").write_bytes(bytes(range(256)) * 400)
+    folder = places / "made" / "text"
+    folder.mkdir(parents=True)
+    (folder / "words").write_bytes(bytes(range(256)) * 400)
     with tarfile.open(path, "w:xz") as archive:
-        archive.add(made, "words" if damage == "another" else "text")
+        archive.add(folder, "words" if damage == "another" else "text")
     if damage != "another":
         path.write_bytes(path.read_bytes()[:-60] if damage == "cut" else b"no archive")
     with pytest.raises(UserError, match="text.tar.xz: cannot unpack it: .*; get it again"):

@@ -53,14 +53,14 @@ def test_a_log_is_taken_apart_into_what_it_says(tmp_path):
 
 def test_each_term_is_what_changed(tmp_path):
     base = why.of_log(write(tmp_path / "a.txt", [(20, 4), (20, 4)], [2, 2]))
-    for name, made, seconds in (
+    for name, change, seconds in (
         ("start", {"start": 4.0}, 3),
         ("gaps", {"gap": 1.5}, 2),
         ("seconds an evaluation", {"evaluations": [3, 3]}, 2),
         ("seconds a step", {"blocks": [(25, 4), (20, 4)]}, 5),
         ("number of steps", {"blocks": [(20, 4), (40, 8)]}, 20),
     ):
-        other = write(tmp_path / "b.txt", **({"blocks": [(20, 4), (20, 4)], "evaluations": [2, 2]} | made))
+        other = write(tmp_path / "b.txt", **({"blocks": [(20, 4), (20, 4)], "evaluations": [2, 2]} | change))
         found = terms(base, why.of_log(other))
         assert found[name] == pytest.approx(seconds), name
         assert all(value == pytest.approx(0, abs=1e-9) for key, value in found.items() if key != name), name

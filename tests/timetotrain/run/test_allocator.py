@@ -81,11 +81,11 @@ def test_another_c_library_is_left_alone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "most, kept, calls",
+    "most, obeyed, calls",
     [(1 << 30, True, 4), (1 << 25, True, 5), (1 << 20, False, 2)],
     ids=["any", "half a heap", "none"],
 )
-def test_a_glibc_that_bounds_the_threshold(monkeypatch, most, kept, calls):
+def test_a_glibc_that_bounds_the_threshold(monkeypatch, most, obeyed, calls):
     """Where glibc refuses the threshold, the other settings are left out: they would stop it from growing by itself."""
     taken = []
 
@@ -96,16 +96,16 @@ def test_a_glibc_that_bounds_the_threshold(monkeypatch, most, kept, calls):
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: types.SimpleNamespace(mallopt=mallopt))
     for name in [name for name in os.environ if name.startswith(SETTINGS)]:
         monkeypatch.delenv(name)
-    assert allocator.keep_freed() == kept
-    assert taken == [-3] * (calls - 3 * kept) + [-8, -1, -2] * kept
+    assert allocator.keep_freed() == obeyed
+    assert taken == [-3] * (calls - 3 * obeyed) + [-8, -1, -2] * obeyed
 
 
 @pytest.mark.parametrize(
-    "replicas, gpus, kept", [("single", [], 1), ("tpu", [], 0), ("single", ["GPU:0"], 0)]
+    "replicas, gpus, count", [("single", [], 1), ("tpu", [], 0), ("single", ["GPU:0"], 0)]
 )
-def test_a_host_of_accelerators_keeps_glibc_s_settings(monkeypatch, replicas, gpus, kept):
+def test_a_host_of_accelerators_keeps_glibc_s_settings(monkeypatch, replicas, gpus, count):
     calls = []
     monkeypatch.setattr(allocator, "keep_freed", lambda: calls.append(1))
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
     allocator.keep_freed_by_steps(RunConfig(replicas=replicas))
-    assert len(calls) == kept
+    assert len(calls) == count

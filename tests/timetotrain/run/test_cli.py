@@ -194,13 +194,13 @@ def test_damaged_data_is_named_and_the_run_aborted(tmp_path, images, fault):
     data = tmp_path / "data"
     if fault == "label":
         write_data(data, images, lambda i: 13 if i == 25 else i % 12 + 1)
-        file, parts = "train-00001-of-00002", ["record 5", "image/class/label is 13, must be 1..12"]
+        file, words = "train-00001-of-00002", ["record 5", "image/class/label is 13, must be 1..12"]
     else:
         write_data(data, images)
-        file, parts = "train-00000-of-00002", ["record 0", "damaged"]
+        file, words = "train-00000-of-00002", ["record 0", "damaged"]
         corrupt(data / file, 200)
     done = run(*QUICK, f"--data_dir={data}", f"--result_dir={tmp_path / 'out'}")
-    error = refused(done, 2, str(data / file), *parts)
+    error = refused(done, 2, str(data / file), *words)
     folder = tmp_path / "out" / "cpu-tiny" / "resnet"
     assert sorted(p.name for p in folder.iterdir()) == ["history_0.jsonl", "result_0.txt", "run.json"]
     stop = stop_of(folder / "result_0.txt")
@@ -218,15 +218,15 @@ def test_a_truncated_file_is_named(tmp_path, images, inside, note):
     """
     data = write_data(tmp_path / "data", images, note=note)
     if inside:
-        path, parts = data / "validation-00000-of-00001", ["record 19 is damaged"]
+        path, words = data / "validation-00000-of-00001", ["record 19 is damaged"]
         path.write_bytes(path.read_bytes()[:-30])
     else:
-        path, parts = data / "train-00001-of-00002", ["hold 37 records, config.num_train_examples is 40"]
+        path, words = data / "train-00001-of-00002", ["hold 37 records, config.num_train_examples is 40"]
         tfrecords.write(path, list(tfrecords.read(path))[:17])
     if note:
-        parts = [f"has {path.stat().st_size} bytes, records.json beside it says", "copy it again"]
+        words = [f"has {path.stat().st_size} bytes, records.json beside it says", "copy it again"]
     done = run(*QUICK, f"--data_dir={data}", f"--result_dir={tmp_path / 'out'}")
-    error = refused(done, 2, str(path), *parts)
+    error = refused(done, 2, str(path), *words)
     logs = list((tmp_path / "out").rglob("result*"))
     assert [log.name for log in logs] == ([] if note else ["result_0.txt"])
     for log in logs:

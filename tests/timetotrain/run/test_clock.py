@@ -75,11 +75,11 @@ def generated(request, tmp_path_factory) -> tuple[str, pathlib.Path, dict[str, s
     if benchmark == "transformer":
         pytest.importorskip("official", reason="tf-models-official absent")
     folder = tmp_path_factory.mktemp(benchmark)
-    made = MAKERS[benchmark](folder)
+    counts = MAKERS[benchmark](folder)
     fields = {name: str(value) for name, value in FIELDS[benchmark].items()}
     if benchmark in ("gnmt", "transformer"):
-        fields |= {"vocabulary_size": str(made["vocabulary"])}
-        fields |= {"num_train_examples": str(made["pairs" if benchmark == "gnmt" else "packed"])}
+        fields |= {"vocabulary_size": str(counts["vocabulary"])}
+        fields |= {"num_train_examples": str(counts["pairs" if benchmark == "gnmt" else "packed"])}
     return benchmark, folder, fields
 
 

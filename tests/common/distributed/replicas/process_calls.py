@@ -268,11 +268,11 @@ def uneven(backend, number):
 
 
 def wrong_number(backend, number):
-    found = {
+    message = {
         "horovod": f"the launcher started {number} processes",
         "multiworker": f"TF_CONFIG names {number}",
     }
-    with pytest.raises(UserError, match=rf"num_replicas=7: {found[backend]}.*={number}"):
+    with pytest.raises(UserError, match=rf"num_replicas=7: {message[backend]}.*={number}"):
         backends.make(RunConfig(replicas=backend, num_replicas=7))
     made(backend, number).close()
 

@@ -48,9 +48,9 @@ def whole_and_parts(k, network, images, weights, replicas):
 def check(k, network, images, weights=(), replicas=None):
     """Compares the network on one device and on a mirrored group of k, or on `replicas`."""
     replicas = replicas or Mirrored(k)
-    (outputs, gradients), parts = whole_and_parts(k, network, images, list(weights), replicas)
-    for number, (want, copies) in enumerate(zip(outputs, parts[0], strict=True)):
+    (outputs, gradients), actual = whole_and_parts(k, network, images, list(weights), replicas)
+    for number, (want, copies) in enumerate(zip(outputs, actual[0], strict=True)):
         for copy in copies:
             close(copy, want, f"output {number}")
-    for number, (want, got) in enumerate(zip(gradients, parts[1], strict=True)):
+    for number, (want, got) in enumerate(zip(gradients, actual[1], strict=True)):
         close(got, want, f"gradient {number}")

@@ -66,12 +66,12 @@ def log(path: pathlib.Path) -> None:
     from timetotrain.run.mllog import RunLog
 
     config = PRESETS["cpu-tiny"]
-    made = RunLog(path, config)
-    made.header(hyperparameters(config), False)
-    made.init_stop()
-    made.event("run_start", kind="INTERVAL_START")
-    made._file._file.write(':::MLLOG {"namesp')
-    made._file._file.flush()
+    run_log = RunLog(path, config)
+    run_log.header(hyperparameters(config), False)
+    run_log.init_stop()
+    run_log.event("run_start", kind="INTERVAL_START")
+    run_log._file._file.write(':::MLLOG {"namesp')
+    run_log._file._file.flush()
 
 
 def main() -> int:
