@@ -173,15 +173,15 @@ class _Workers(multiprocessing.context.SpawnContext):
     """Makes and kills a pool's workers. They are spawned, because a forked TensorFlow deadlocks."""
 
     def __init__(self) -> None:
-        self._made: list[_Worker] = []
+        self._workers: list[_Worker] = []
 
     def Process(self, *args: Any, **kwargs: Any) -> _Worker:  # noqa: N802
         """As `multiprocessing.Process`."""
-        self._made.append(_Worker(*args, **kwargs))
-        return self._made[-1]
+        self._workers.append(_Worker(*args, **kwargs))
+        return self._workers[-1]
 
     def kill(self) -> None:
         """Kills every worker that has started."""
-        for worker in list(self._made):
+        for worker in list(self._workers):
             if worker.pid is not None:
                 worker.kill()

@@ -16,7 +16,7 @@ from compliance.hints import nearest
 from compliance.log import rules, written
 from compliance.log.logs import BadLine, Record, shown
 from compliance.log.reports import Reports
-from compliance.log.rule_state import Kept
+from compliance.log.rule_state import RuleState
 from compliance.log.whole_run import Story, Target
 
 _NONE: list[Finding] = []  # shared by all records without findings; never changed
@@ -51,8 +51,8 @@ class StreamChecker:
         self._asked = {"submission_benchmark": benchmark, "submission_division": division}
         self._common = rules.load(ruleset, "common")
         self._rules = dict(rules.compiled(ruleset, "common"))
-        self._kept = Kept(self._common.get("state", {}))
-        self._state = self._kept.state
+        self._past = RuleState(self._common.get("state", {}))
+        self._state = self._past.state
         self._seen: dict[str, int] = {}
         self._values: dict[str, object] = {}  # the first value of each key
         self._latest = float("-inf")
@@ -166,7 +166,7 @@ class StreamChecker:
         handler = self.story.handlers.get(key)
         rule = self._rules.get(key)
         how = self._joins
-        if how is not None and key == how["key"] and not self._kept.join(how, record):
+        if how is not None and key == how["key"] and not self._past.join(how, record):
             about = f"metadata {how['metadata']} and {how['by']}", shown(record.metadata)
             return [self._make(f"{key}.metadata", ERROR, record, *about, wording="metadata", key=key)]
         if key in self._written_keys:
@@ -199,11 +199,11 @@ class StreamChecker:
                 findings.append(self._make(*about, wording="asked"))
             elif key == "submission_platform":
                 self.platform = record.value
-            if rule.keeps and (lacking := self._kept.remember(rule, record)):
+            if rule.keeps and (lacking := self._past.remember(rule, record)):
                 expected = f"a number that gives {lacking}"
                 findings.append(self._reports.broken(rule, "value", record, expected, ""))
         if rule.sets:
-            self._kept.set(rule.sets, record)
+            self._past.set(rule.sets, record)
         self._seen[key] = before + 1
         if handler is not None and (remark := handler(record)):
             findings.append(remark)
@@ -258,7 +258,7 @@ class StreamChecker:
         if not self.records:
             return [self._reports.empty(self._foreign, self._unread)]
         findings = self._replay() if self._held is not None else []
-        for total in self._kept.joined():
+        for total in self._past.joined():
             findings += self._apply(total)
         findings += self._missing()
         if not self._checked and not any(one.rule.startswith("submission_benchmark.") for one in findings):
@@ -304,4 +304,4 @@ class StreamChecker:
         for keys in self._common.get("one_of", ()):
             if not any(key in self._seen for key in keys):
                 findings.append(reports.absent(" or ".join(keys), "at least one", unknown))
-        return findings + [reports.uncollected(*lacking) for lacking in self._kept.incomplete(self._rules)]
+        return findings + [reports.uncollected(*lacking) for lacking in self._past.incomplete(self._rules)]

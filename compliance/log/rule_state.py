@@ -10,7 +10,7 @@ from compliance.log.rules import KeyRule
 _MAX_KEPT = 50_000
 
 
-class Kept:
+class RuleState:
     """What later rules need from the earlier records of one log. Its size is bounded, however long the log is.
 
     `state` is what rules read: the small state of v0.6, and the values that formulas read as `["remembered", name]`.

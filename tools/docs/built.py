@@ -48,7 +48,7 @@ def performance() -> str:
         for row in measurements.comparisons()
     ]
     bounds = [
-        (row.what, row.measured, row.goal, "met" if row.met else "missed", _link(row.file))
+        (row.case, row.measured, row.goal, "met" if row.met else "missed", _link(row.file))
         for row in measurements.limits()
     ]
     machines = [

@@ -44,7 +44,7 @@ class Comparison:
 class Limit:
     """A measurement and its bound."""
 
-    what: str
+    case: str
     measured: str
     goal: str
     met: bool

@@ -67,7 +67,7 @@ def missed() -> str:
         for row in measurements.comparisons()
         if row.verdict == "missed"
     ]
-    bounds = [(row.what, row.measured, row.goal) for row in measurements.limits() if not row.met]
+    bounds = [(row.case, row.measured, row.goal) for row in measurements.limits() if not row.met]
     return markdown_table(("what", "measured", "goal"), peers + bounds)
 
 

@@ -343,7 +343,7 @@ class _Program:
         self._captured = [replicas.held(tensor) for tensor in lowered.captured]
         self._check_number(replicas, lowered, len(tf.nest.flatten(args)))
         given = len(lowered.arguments) - len(self._captured)
-        self._returned, self._kept = lowered.returned, len(lowered.results) - len(lowered.aliases)
+        self._returned, self._result_count = lowered.returned, len(lowered.results) - len(lowered.aliases)
         self._written = [(result, self._captured[a - given]) for result, a in lowered.aliases.items()]
         donated = {argument: result for result, argument in lowered.aliases.items()}
         self._replaced = replicas.replaced
@@ -361,7 +361,7 @@ class _Program:
         self._replaced.append(state)
         for result, held in self._written:
             held.array = results[result]
-        return tf.nest.pack_sequence_as(self._returned, [Value(x) for x in results[: self._kept]])
+        return tf.nest.pack_sequence_as(self._returned, [Value(x) for x in results[: self._result_count]])
 
     def _check_number(self, replicas: Pjrt, lowered: stablehlo.Lowered, given: int) -> None:
         """Raises a UserError if XLA fixed the replica's number at compile time."""

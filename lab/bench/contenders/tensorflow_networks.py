@@ -28,11 +28,11 @@ from common.train.task import Task
 from timetotrain.run import allocator
 
 Run = Callable[[int], object]  # Runs N steps.
-Made = tuple[Run, tf.Module]  # How a contender runs, and its network.
+Contender = tuple[Run, tf.Module]  # How a contender runs, and its network.
 L = tf_keras.layers
 
 
-def fused_loop(make: Callable[[RunConfig, None], Task], config: RunConfig) -> Made:
+def fused_loop(make: Callable[[RunConfig, None], Task], config: RunConfig) -> Contender:
     """Returns the fused loop of `python -m BENCHMARK`, compiled as a run compiles it, on one synthetic batch.
 
     Args:
@@ -74,7 +74,7 @@ def repeated(step: Callable[[], tf.Tensor]) -> Run:
     return lambda steps: float(train(tf.constant(steps)))
 
 
-def resnet(config: Any) -> Made:
+def resnet(config: Any) -> Contender:
     """ResNet-50 v1.5 from stock layers under `fit`, with the reference's padding: label smoothing, SGD, no decay."""
     set_policy(config.precision)
     batch, pixels, classes = config.global_batch_size, config.image_size, config.num_classes
@@ -116,7 +116,7 @@ def _adam(config: Any, **more: float) -> tf_keras.optimizers.Optimizer:
     return adam(o.base_learning_rate, beta_1=o.beta_1, beta_2=o.beta_2, epsilon=o.epsilon, **more)
 
 
-def ssd(config: Any) -> Made:
+def ssd(config: Any) -> Contender:
     """SSD on the first stages of ResNet-34 from stock layers under `fit`: images -> [b, A, 4 + classes]."""
     import ssd.input as ssd_input
     from ssd import loss as multibox
@@ -177,7 +177,7 @@ def ssd(config: Any) -> Made:
     ), model
 
 
-def transformer(config: Any) -> Made:
+def transformer(config: Any) -> Contender:
     """tf-models-official's Seq2SeqTransformer in a fused loop, with its translation task's step and its Adam."""
     from official.nlp.modeling.models import seq2seq_transformer as official
 
@@ -219,7 +219,7 @@ def transformer(config: Any) -> Made:
     return repeated(step), model
 
 
-def gnmt(config: Any) -> Made:
+def gnmt(config: Any) -> Contender:
     """The reference network from stock layers under `fit`, with Keras's fast options: unrolled loops, legacy Adam."""
     length, width, classes = config.max_sequence_length, config.width, config.vocabulary_size
     part, table = config.label_smoothing, L.Embedding(classes, width)

@@ -26,7 +26,7 @@ SMALLER = {
 }
 
 
-class Made:
+class Saved:
     """A checkpoint, and the network it was saved from.
 
     Attributes:

@@ -51,7 +51,7 @@ def records(saved, folder):
 
 @pytest.mark.parametrize("benchmark", ["resnet", "mnist"])
 def test_classes(benchmark, tmp_path):
-    saved = networks.Made(benchmark, tmp_path / "checkpoints", eval_batch_size=4)
+    saved = networks.Saved(benchmark, tmp_path / "checkpoints", eval_batch_size=4)
     if benchmark == "resnet":
         (batch,), files = records(saved, tmp_path)
     else:
@@ -66,7 +66,7 @@ def test_classes(benchmark, tmp_path):
 @pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn"])
 def test_objects(benchmark, tmp_path):
     """Boxes are pixels of the picture, in an evaluation fractions, clipped where they are counted."""
-    saved = networks.Made(benchmark, tmp_path / "checkpoints", eval_batch_size=4)
+    saved = networks.Saved(benchmark, tmp_path / "checkpoints", eval_batch_size=4)
     batches, files = records(saved, tmp_path)
     steps = [saved.task.evaluate(saved.state.model, batch).arrays for batch in batches]
     arrays = {name: np.concatenate([step[name].numpy() for step in steps]) for name in steps[0]}
@@ -85,7 +85,7 @@ def test_a_video(tmp_path):
     pytest.importorskip("av")
     from tsm_kinetics import convert
 
-    saved = networks.Made("tsm_kinetics", tmp_path / "checkpoints", eval_batch_size=1, num_eval_examples=1)
+    saved = networks.Saved("tsm_kinetics", tmp_path / "checkpoints", eval_batch_size=1, num_eval_examples=1)
     for split in ("train", "validation"):
         (tmp_path / split / "a").mkdir(parents=True)
         videos.write(tmp_path / split / "a" / "one.mp4", np.stack([noise(48, 40) for _ in range(14)]))
@@ -102,7 +102,7 @@ def test_a_video(tmp_path):
 def test_a_translation(benchmark, tmp_path):
     """`predict` takes sentences as long as those of the training, so its search may take more steps; not here."""
     same = {"max_sequence_length": 40} if benchmark == "transformer" else {}
-    saved = networks.Made(benchmark, tmp_path / "checkpoints", eval_batch_size=4, **same)
+    saved = networks.Saved(benchmark, tmp_path / "checkpoints", eval_batch_size=4, **same)
     config, tokens = saved.config, networks.inputs("translation", 4, saved.config)
     length = config.packed_length if benchmark == "transformer" else config.decode.source_length
     rows = np.zeros([4, length], np.int32)
@@ -125,7 +125,7 @@ def test_a_translation(benchmark, tmp_path):
 
 def test_the_next_words(tmp_path):
     """The evaluation's loss of a text is minus the logarithm of what each word had as the next."""
-    saved = networks.Made("ptb", tmp_path / "checkpoints", eval_batch_size=1)
+    saved = networks.Saved("ptb", tmp_path / "checkpoints", eval_batch_size=1)
     steps = saved.config.num_steps
     words = np.array([0, *RNG.integers(0, saved.config.vocabulary_size, steps)], np.int32)
     batch = {"words": words[None, :-1], "targets": words[None, 1:], "weight": np.ones([1, steps], np.float32)}

@@ -100,7 +100,7 @@ def test_only_detections_of_equal_score_may_change_places():
 
 
 def export_and_compare(benchmark, tmp_path, count, **options):
-    saved = networks.Made(benchmark, tmp_path / "checkpoints")
+    saved = networks.Saved(benchmark, tmp_path / "checkpoints")
     kind = saved.serving.kind
     if kind == "video":  # A call answers one video.
         calls = [networks.inputs(kind, 3 + seed % 17, saved.config, seed) for seed in range(count)]
@@ -141,7 +141,7 @@ def test_folded_batch_norm_answers_the_same(benchmark, tmp_path):
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    return networks.Made("mnist", tmp_path_factory.mktemp("digits"))
+    return networks.Saved("mnist", tmp_path_factory.mktemp("digits"))
 
 
 def test_safetensors_hold_the_weights_by_name(digits, tmp_path):
@@ -196,7 +196,7 @@ def test_onnx_computes_the_same(digits, tmp_path):
 def test_onnx_takes_any_number_of_texts(tmp_path):
     pytest.importorskip("tf2onnx")
     runtime = pytest.importorskip("onnxruntime")
-    network = trained.load(networks.Made("ptb", tmp_path / "checkpoints").path)
+    network = trained.load(networks.Saved("ptb", tmp_path / "checkpoints").path)
     formats.write(network, tmp_path / "out", "onnx")
     session = runtime.InferenceSession(tmp_path / "out" / "model.onnx")
     words = np.random.default_rng(0).integers(0, 40, [3, network.config.num_steps]).astype(np.int32)
@@ -233,7 +233,7 @@ def told_by_the_recipe(folder, pictures):
     "benchmark", ["mnist", *(pytest.param(b, marks=pytest.mark.e2e) for b in ("resnet", "ssd", "maskrcnn"))]
 )
 def test_the_recipe_s_inputs_have_predict_s_answers(benchmark, tmp_path):
-    saved = networks.Made(benchmark, tmp_path / "checkpoints")
+    saved = networks.Saved(benchmark, tmp_path / "checkpoints")
     shown = [np.random.default_rng(i).integers(0, 256, [40 + i, 56, 3]).astype(np.uint8) for i in range(3)]
     shown = [
         np.asarray(Image.fromarray(x).resize((90, 61)).convert("L" if benchmark == "mnist" else "RGB"))
