@@ -9,7 +9,7 @@ from common.distributed.replicas.base import Groups, Replicas, Shard, Unsupporte
 
 
 class Single(Replicas):
-    """One replica; every collective is the identity, and the whole step compiles."""
+    """One replica; each collective is the identity, a shift zeros, and the whole step compiles."""
 
     name = "single"
     updates_in_place = True
