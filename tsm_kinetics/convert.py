@@ -270,7 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("data_dir", help="folder for the TFRecords")
     parser.add_argument("--train", required=True, help="a folder CLASS/*.mp4 or a CSV file")
-    parser.add_argument("--validation", required=True, help="likewise")
+    parser.add_argument("--validation", required=True, help="as --train")
     parser.add_argument("--videos", help="the folder that the CSV files' paths count from (default: theirs)")
     parser.add_argument("--train-split", default="", help="take only these rows of --train, by column split")
     parser.add_argument("--validation-split", default="", help="the same for --validation")

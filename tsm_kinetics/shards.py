@@ -47,7 +47,7 @@ def write(
       path: path of the shard.
       clips: (name, label, clip) of each video; consumed while writing.
       failed: lines about omitted videos, which the index stores; read after `clips` ends.
-      notes: likewise, (path, kind, value) of what was noted of a video.
+      notes: (path, kind, value) of each remark on a video; stored and read as `failed`.
     """
     labels, sizes, counts, offsets, lengths = [], [], [], [], []
     position = 0

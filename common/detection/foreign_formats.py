@@ -45,7 +45,7 @@ def of_json(content: Any) -> str:
 
 
 def of_columns(columns: Sequence[str]) -> str:
-    """Returns likewise what a table of boxes is, by its columns in lower case."""
+    """Returns the program and the fix for a table of boxes, by its columns in lower case; "" if it is not known."""
     names = set(columns)
     if "region_shape_attributes" in names:
         return "VIA as a table (CSV); export it as JSON"
@@ -64,7 +64,7 @@ def of_columns(columns: Sequence[str]) -> str:
 
 
 def of_file(path: Path) -> str:
-    """Returns likewise what a file is, by its first bytes; a JSON file by its content."""
+    """Returns the program and the fix for a file, by its first bytes, or a JSON file by its content."""
     suffix = path.suffix.lower()
     try:
         if suffix == ".json":

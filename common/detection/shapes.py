@@ -195,7 +195,7 @@ def turned_points(points: np.ndarray, orientation: int, height: int, width: int)
 
 
 def turned_box(box: Sequence[float], orientation: int, height: int, width: int) -> list[float]:
-    """Turns a box [x, y, width, height] likewise."""
+    """Turns a box [x, y, width, height] in the same way."""
     x, y, across, down = box
     corners = turned_points(np.array([[x, y], [x + across, y + down]]), orientation, height, width)
     low, high = corners.min(0), corners.max(0)
@@ -205,7 +205,7 @@ def turned_box(box: Sequence[float], orientation: int, height: int, width: int) 
 def turned_shape(
     shape: list[list[float]] | Mapping[str, Any], orientation: int, height: int, width: int
 ) -> list[list[float]] | dict[str, Any]:
-    """Turns sound polygons or run lengths likewise."""
+    """Turns sound polygons or run lengths in the same way."""
     if isinstance(shape, list):
         return [
             turned_points(np.array(part).reshape(-1, 2), orientation, height, width).ravel().tolist()

@@ -59,7 +59,7 @@ class Outputs:
 class Quality:
     """An evaluation's result: `value` is logged as eval_accuracy, `reached` ends the run.
 
-    `by_class`, for people: the quality of each class by its name. `confused`: likewise, the most frequent wrong answers
+    For people: `by_class` has the quality of each class by its name, `confused` the most frequent wrong answers
     (class, answer, count), most frequent first.
     """
 

@@ -38,7 +38,7 @@ def ended(run: Run, modified: float, now: float, stale_minutes: float, by_clock:
     Args:
       run: as the log has it so far.
       modified: when the file was last written, in seconds since 1970.
-      now: the time, likewise.
+      now: the current time, in the same unit.
       stale_minutes: a log without run_stop that is older than this has ended.
       by_clock: whether the log's own times count; a log that was seen to grow may have a wrong clock.
     """

@@ -73,7 +73,7 @@ class RunLog:
         self.event("eval_samples", config.num_eval_examples)
 
     def init_stop(self, resumed_from_step: int = 0) -> None:
-        """Ends the initialisation; marks a resumed run, since it has no time to train."""
+        """Ends the initialisation; marks a resumed run, which has no score."""
         if resumed_from_step:
             self._resumed = True
             self.event("resumed_from_step", resumed_from_step)
