@@ -56,7 +56,7 @@ MNIST = Study(
     close_rates=(0.02, 0.04, 0.08),
     warmups=(0.00625, 0.025, 0.05, 0.1),
     warmup=0.05,
-    # What may raise the accuracy at 8,192 (docs/optimizers.md), one change each.
+    # What may raise the accuracy at 8,192 (mnist/README.md), one change each.
     changes={
         "clip-1": settings(optimizer__clip_norm=1),
         "nesterov": settings(optimizer__nesterov=True),

@@ -73,7 +73,7 @@ def _link(name: str) -> str:
 
 
 def cards() -> str:
-    """Returns the measurements of docs/gpu.md."""
+    """Returns the measurements of GPUs."""
     return page(
         "Measurements of GPUs",
         "Each row is from a file of `lab/bench/results/gpu`.",

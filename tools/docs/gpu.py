@@ -1,4 +1,4 @@
-"""Makes docs/gpu.md's tables from lab/bench/results/gpu: each file is a report of lab.bench.gpu, or lines of reports.
+"""Makes the tables about GPUs from lab/bench/results/gpu: each file is a report of lab.bench.gpu, or lines of reports.
 
 A file of lines (.jsonl) has reports of lab.bench.gpu, and of lab.bench.replay, each with the steps of one network.
 """
