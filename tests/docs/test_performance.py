@@ -43,7 +43,7 @@ def test_every_missed_goal_is_shown() -> None:
         f"| {row.case}, {row.peer} | {row.ratio:.2f} | at least {row.goal:.2f} |" in page
         for row in comparisons
     )
-    assert all(f"| {row.what} | {row.measured} | {row.goal} |" in page for row in bounds)
+    assert all(f"| {row.case} | {row.measured} | {row.goal} |" in page for row in bounds)
     assert built.performance().count("| missed |") == len(comparisons) + len(bounds) > 0
 
 
