@@ -77,7 +77,7 @@ class Config(RunConfig):
       attention_dropout: dropout rate on the attention weights.
       relu_dropout: dropout rate after the ReLU.
       dropout_generator: "counter" drops the same elements of an example on every machine; "hardware" uses the device's
-        own generator (replicas xla and pjrt), whose numbers depend on the device and the number of replicas; on a GPU
+        own generator (exports, replicas=pjrt), whose numbers depend on the device and the number of replicas; on a GPU
         attention's numbers depend on the process's steps instead (docs/gpu.md), so a resumed run has others.
       label_smoothing: fraction of the target probability that is spread over the other classes.
       positions: False removes the position signal, a deliberate fault for tests.

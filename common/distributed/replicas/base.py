@@ -141,7 +141,7 @@ class Replicas(abc.ABC):
 
     def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
         """Inside `run`: uint32 words of `shape` from the device's generator, seeded with the four words `state`."""
-        raise UnsupportedError(f"the backend {self.name} cannot ask a device's generator; use xla or pjrt")
+        raise UnsupportedError(f"the backend {self.name} cannot ask a device's generator; use pjrt")
 
     def group(self, groups: Groups | None) -> Group:
         """Inside `run`: the exchanges of this replica's group, for the five collectives below.
