@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=("text", "json"), default="text")
     add("--watch", action="store_true", help="follow the logs while they grow; end when all runs are in")
     add("--every", type=float, default=5.0, metavar="SECONDS", help="pause of --watch (default: %(default)s)")
-    stale = "a log without run_stop that is this old has ended (default: %(default)s)"
+    stale = "after so long without a new line, a run counts as ended (default: %(default)s)"
     add("--stale", type=float, default=STALE_MINUTES, metavar="MINUTES", help=stale)
 
 

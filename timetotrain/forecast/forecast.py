@@ -16,63 +16,48 @@ if TYPE_CHECKING:
 _NUMBERS = ("runs", "trials", "deadline", "budget")
 # Flag of a simulated fault: its value's name, and its meaning.
 _FAULTS = {
-    "jitter": ("SIGMA", "of a worker's step, relative, e.g. 0.02"),
-    "stragglers": ("PART", "part of workers that are slow"),
-    "slowdown": ("FACTOR", "of a straggler (default 1.3)"),
+    "jitter": ("SIGMA", "relative deviation of a worker's step, e.g. 0.02"),
+    "stragglers": ("PART", "fraction of workers that are slow"),
+    "slowdown": ("FACTOR", "a straggler's time over the others' (1.3)"),
     "mtbf": ("HOURS", "mean time between failures of one worker"),
-    "restart": ("S", "from a failure to the next step (120)"),
-    "checkpoint": ("S", "between checkpoints (0: the best)"),
+    "restart": ("S", "seconds from a failure to the next step (120)"),
+    "checkpoint": ("S", "seconds between checkpoints (0: the best)"),
     "save": ("S", "seconds that a checkpoint takes (5)"),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Says how long a run takes on a machine that you lack, and what it costs."
-    parser.add_argument(
-        "benchmark", metavar="BENCHMARK", help="a benchmark with published scores: resnet, bert, ..."
-    )
-    parser.add_argument(
-        "--system", required=True, metavar="NAME", help="8xH100-SXM5, a system, or a system's JSON file"
-    )
-    parser.add_argument(
-        "--accelerators", type=int, metavar="N", help="how many of the system's kind (TPUs: chips)"
-    )
-    parser.add_argument(
-        "--batch", type=int, metavar="N", help="global batch: epochs follow the published points"
-    )
-    parser.add_argument("--epochs", type=float, metavar="N", help="epochs instead of the published points'")
-    parser.add_argument("--assume", action="store_true", help="use defaults for what the system's JSON lacks")
-    own = parser.add_argument_group(
-        "figures of an accelerator that is unknown, or in place of the known ones"
-    )
-    own.add_argument("--peak", type=float, metavar="TFLOPS", help="peak of dense 16-bit products")
-    own.add_argument("--bandwidth", type=float, metavar="GB/S", help="its memory bandwidth")
-    parser.add_argument("--json", action="store_true", help="all of it")
-    parser.add_argument(
-        "--explain", metavar="OTHER", help="why another system takes longer, factor by factor"
-    )
-    money = parser.add_argument_group("money and other sizes")
-    money.add_argument("--price", type=float, metavar="USD", help="price of an accelerator per hour")
-    money.add_argument("--prices", type=Path, metavar="FILE", help="a price table instead of the sellers'")
-    money.add_argument("--runs", type=int, metavar="N", help="a submission's runs (default: the round's)")
-    money.add_argument("--trials", type=int, metavar="N", help="cost of a search of N whole runs")
-    money.add_argument(
-        "--sizes", action="store_true", help="minutes and dollars over numbers of accelerators"
-    )
-    money.add_argument("--deadline", type=float, metavar="MINUTES", help="the cheapest size within that time")
-    money.add_argument("--budget", type=float, metavar="USD", help="the fastest size within that cost")
-    money.add_argument(
-        "--own", type=Path, metavar="FOLDER", help="runs of yours with `run --power`: what their sensors say"
-    )
-    money.add_argument("--plot", type=Path, metavar="FILE", help="the sizes as a picture")
-    faults = parser.add_argument_group("simulated faults (any of these simulates the run, step by step)")
-    faults.add_argument("--simulate", action="store_true", help="simulate the run, even without faults")
+    add = parser.add_argument
+    add("benchmark", metavar="BENCHMARK", help="a benchmark with published scores: resnet, bert, ...")
+    add("--system", required=True, metavar="NAME", help="8xH100-SXM5, a system, or a system's JSON file")
+    add("--accelerators", type=int, metavar="N", help="how many of the system's kind (TPUs: chips)")
+    add("--batch", type=int, metavar="N", help="global batch size; sets the epochs, by the published points")
+    add("--epochs", type=float, metavar="N", help="epochs, instead of the published ones")
+    add("--assume", action="store_true", help="use defaults where the system's JSON lacks what it must say")
+    add = parser.add_argument_group("an unknown accelerator, or other figures of a known one").add_argument
+    add("--peak", type=float, metavar="TFLOPS", help="peak of one accelerator, dense, in 16 bits")
+    add("--bandwidth", type=float, metavar="GB/S", help="memory bandwidth of one accelerator")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    parser.add_argument("--explain", metavar="OTHER", help="why another system takes longer, by factors")
+    add = parser.add_argument_group("money and other sizes").add_argument
+    add("--price", type=float, metavar="USD", help="price of one accelerator for an hour")
+    add("--prices", type=Path, metavar="FILE", help="a table of prices in place of the sellers'")
+    add("--runs", type=int, metavar="N", help="runs of a submission (default: what the round asks for)")
+    add("--trials", type=int, metavar="N", help="also say what a search of N whole runs costs")
+    add("--sizes", action="store_true", help="show minutes and dollars over numbers of accelerators")
+    add("--deadline", type=float, metavar="MINUTES", help="show the cheapest size within this time")
+    add("--budget", type=float, metavar="USD", help="show the fastest size within this budget")
+    add("--own", type=Path, metavar="FOLDER", help="your runs with `run --power`: show what they consumed")
+    add("--plot", type=Path, metavar="FILE", help="draw the sizes as a picture")
+    add = parser.add_argument_group(
+        "simulated faults (any of these simulates the run, step by step)"
+    ).add_argument
+    add("--simulate", action="store_true", help="simulate the run, even without faults")
     for name, (metavar, meaning) in _FAULTS.items():
-        faults.add_argument(f"--{name}", type=float, metavar=metavar, help=meaning)
-    faults.add_argument(
-        "--group", type=int, metavar="N", help="workers that wait for each other within a step"
-    )
-    faults.add_argument("--seed", type=int, default=0, help="seed of the simulation")
+        add(f"--{name}", type=float, metavar=metavar, help=meaning)
+    add("--group", type=int, metavar="N", help="how many workers wait for each other within a step")
+    add("--seed", type=int, default=0, help="seed of the simulation")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -21,15 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Lists what to rent for a run: accelerators and counts, with minutes, dollars and kWh."
     )
-    parser.add_argument("benchmark", metavar="BENCHMARK", help="a benchmark with published scores")
-    parser.add_argument("--within", metavar="TIME", help="longest time, as 30min or 2h")
-    parser.add_argument("--budget", type=float, metavar="USD", help="highest cost, at the cheapest seller")
-    parser.add_argument("--by", choices=_ORDERS, default="cost", help="the order (%(default)s)")
-    parser.add_argument("--most", type=int, default=1024, metavar="N", help="most accelerators (%(default)s)")
-    parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows of the table (%(default)s)")
-    parser.add_argument("--prices", type=Path, metavar="FILE", help="a price table instead of the sellers'")
-    parser.add_argument("--json", action="store_true", help="all of it")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="the table as a page")
+    add = parser.add_argument
+    add("benchmark", metavar="BENCHMARK", help="a benchmark with published scores")
+    add("--within", metavar="TIME", help="longest run, such as 30min or 2h")
+    add("--budget", type=float, metavar="USD", help="most that a run may cost, at the cheapest seller")
+    add("--by", choices=_ORDERS, default="cost", help="what to sort by (%(default)s)")
+    add("--most", type=int, default=1024, metavar="N", help="most accelerators (%(default)s)")
+    add("--rows", type=int, default=20, metavar="N", help="most rows of the table (%(default)s)")
+    add("--prices", type=Path, metavar="FILE", help="a table of prices in place of the sellers'")
+    add("--json", action="store_true", help="print all of it as JSON")
+    add("-o", "--output", type=Path, metavar="FILE.html", help="write the table as a page")
     parser.set_defaults(price=None)
 
 

@@ -253,7 +253,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="LOG_A", type=Path, help="a run's log")
     parser.add_argument("second", metavar="LOG_B", type=Path, help="another run's log")
     parser.add_argument("--any", action="store_true", help="compare logs of different benchmarks, too")
-    parser.add_argument("--json", action="store_true", help="all of it, in seconds")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON, in seconds")
 
 
 def run(options: argparse.Namespace) -> int:

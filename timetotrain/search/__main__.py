@@ -47,34 +47,27 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__.split("\n\n")[1],
         epilog="What follows -- are flags of every run, as --config.train_epochs=3.",
     )
-    words.add_argument("benchmark", help="a package such as mnist")
-    words.add_argument("--system", required=True, help="the preset that the search starts from")
-    words.add_argument("--data-dir", required=True, help="data folder of every run")
-    words.add_argument("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
-    words.add_argument("--sampler", choices=SAMPLERS, default="tpe")
-    words.add_argument(
-        "--trials", type=int, help=f"trials of all processes together; default: the grid, or {TRIALS}"
-    )
-    words.add_argument("--processes", type=int, default=1, help="trials at a time, on this machine")
-    words.add_argument(
+    add = words.add_argument
+    add("benchmark", help="a package such as mnist")
+    add("--system", required=True, help="the preset that the search starts from")
+    add("--data-dir", required=True, help="the data folder of every run")
+    add("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
+    add("--sampler", choices=SAMPLERS, default="tpe")
+    add("--trials", type=int, help=f"how many, over all processes; default: the grid, or {TRIALS}")
+    add("--processes", type=int, default=1, help="trials at a time, on this machine")
+    add(
         "--objective",
         choices=list(OBJECTIVES),
         default="quality",
         help="quality (accuracy) after all epochs, time (to the preset's target), or both, as a Pareto front of runs "
         "through all epochs",
     )
-    words.add_argument(
-        "--part", help="of a benchmark with several qualities, the one that counts: SEGM of Mask R-CNN's"
-    )
-    words.add_argument(
-        "--stop-at", type=float, help="begin no trial once one has this quality (or time, minutes)"
-    )
-    words.add_argument("--name", help="name of the search; default BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
-    words.add_argument(
-        "--storage", help=f"a database URL, or an SQLite file; default: {STORAGE} in the search's folder"
-    )
-    words.add_argument("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
-    words.add_argument("--seed", type=int, default=0, help="seed of the sampler and of every run")
+    add("--part", help="which quality counts if the benchmark has several, e.g. SEGM of Mask R-CNN")
+    add("--stop-at", type=float, help="begin no trial once one has this quality (or time, minutes)")
+    add("--name", help="name of the search; default: BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
+    add("--storage", help=f"a database URL, or an SQLite file; default: {STORAGE} in the search's folder")
+    add("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
+    add("--seed", type=int, default=0, help="seed of the sampler and of every run")
     return words
 
 

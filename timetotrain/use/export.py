@@ -20,15 +20,14 @@ PACKAGES = {"safetensors": "safetensors", "onnx": "tf2onnx"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a checkpoint_*.npz, or a folder: its best")
-    parser.add_argument("out", metavar="OUT", help="the new folder to write")
-    parser.add_argument(
+    add = parser.add_argument
+    add("checkpoint", metavar="CHECKPOINT", help="a checkpoint_*.npz, or a folder, whose best one counts")
+    add("out", metavar="OUT", help="the new folder to write")
+    add(
         "--format", choices=FORMATS, default="savedmodel", help="savedmodel takes files and names its results"
     )
-    parser.add_argument(
-        "--fold_batch_norm", action="store_true", help="fold batch norm into the convolutions before it"
-    )
-    parser.add_argument("--benchmark", default="", help="for an old checkpoint that does not name it")
+    add("--fold_batch_norm", action="store_true", help="fold batch norm into the convolutions before it")
+    add("--benchmark", default="", help="the benchmark, for a checkpoint that does not store it")
     add_trust(parser)
 
 

@@ -11,21 +11,14 @@ from typing import Any
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a SavedModel of `timetotrain export`, or a checkpoint"
-    )
-    parser.add_argument(
-        "files",
-        metavar="FILES",
-        nargs="+",
-        help="pictures, videos or folders of them, or texts; - reads a text from standard input",
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the answers there, not to standard output")
-    parser.add_argument(
-        "--pictures", metavar="DIR", help="write the pictures with labels, boxes and masks there"
-    )
-    parser.add_argument("--batch", type=int, default=8, help="examples per call (8)")
-    parser.add_argument("--score", type=float, default=0.3, help="lowest score of an object to show (0.3)")
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a SavedModel of `timetotrain export`, or a checkpoint")
+    files = "pictures, videos or folders of them, or texts; - reads a text from standard input"
+    add("files", metavar="FILES", nargs="+", help=files)
+    add("--json", metavar="FILE", help="write the answers there, not to standard output")
+    add("--pictures", metavar="DIR", help="write the pictures with labels, boxes and masks there")
+    add("--batch", type=int, default=8, help="examples per call (8)")
+    add("--score", type=float, default=0.3, help="lowest score of an object to show (0.3)")
     add_trust(parser)
 
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", default="", metavar="FILE", help="yours: .pth, .h5, .safetensors, .npz"
     )
-    parser.add_argument("--sha256", default="", help="the file's digest, or its first digits, eight or more")
+    parser.add_argument("--sha256", default="", help="digest of the file, or at least its first eight digits")
     parser.add_argument("--url", default="", help="address of the file, instead of torchvision's")
 
 
