@@ -49,7 +49,7 @@ class Study:
       solvers: {name: flags}, each at its tuned or its usual rate.
       poly: flags of polynomial decay in place of the preset's schedule.
       compared: factors at which the competitors run, the largest first.
-      parts: the parts that `make study` runs, at most three hours on two cores; `--parts` selects others.
+      parts: the parts that `make study` runs; `--parts` selects others.
       base: flags of LEGW's runs that replace the preset's base rate and warmup.
     """
 
@@ -193,7 +193,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag("--tune", action="store_true", help="try base rates, on held-out data only")
     flag("--base-rate", type=float, help="LEGW from another base rate, in lab/studies/NAME/at-RATE")
     flag("--base-warmup", type=float, help="and from another base warmup in epochs")
-    flag("--parts", help=f"which of {','.join(PARTS)}; else what takes at most three hours")
+    flag("--parts", help=f"which of {','.join(PARTS)}; default: all, of legw-ptb legw")
     cores = len(os.sched_getaffinity(0))
     flag("--jobs", type=int, default=cores, help="runs at a time; as many as cores")
     flag("--limit", type=at_least_zero, help="maximum number of runs to train now")

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--eval-part", type=float, metavar="PART", help="fraction to hold out (default: 0.1; text: 0.05)")
     add("--eval", nargs="+", type=Path, default=[], metavar="FILE", help="evaluate on this text instead")
     add("--seed", type=int, default=0, help="seed of the split (default: %(default)s)")
-    add("--most-broken", type=int, metavar="N", help="stop if more files are left out (default: no limit)")
+    add("--most-broken", type=int, metavar="N", help="stop if more than N are left out (default: no limit)")
     add("--names", type=Path, metavar="FILE", help="lines of class and its name (default: classes.txt)")
     add("--annotations", type=Path, metavar="FILE", help="COCO's JSON, if the folder has several")
     add("--eval-annotations", type=Path, metavar="FILE", help="the same, for pictures to evaluate on")
