@@ -49,7 +49,7 @@ CASES: dict[str, tuple[str, list[tuple[dict[str, str], tuple[int, int], tuple[in
         ({"packed_length": "1024", "max_sequence_length": "1024"}, (2, 8), (32, 128)),
     ]),
     "gnmt": ("cpu-multi30k", [
-        ({}, (256, 768), (256, 1024)),
+        ({"bucket_limits": "48"}, (64, 256), (256, 1024)),
         ({"max_sequence_length": "16", "bucket_limits": "16"}, (512, 2048), (256, 1024)),
         ({"max_sequence_length": "128", "bucket_limits": "128"}, (16, 64), (256, 1024)),
     ]),
