@@ -236,6 +236,7 @@ def test_nan_in_a_later_block_names_its_step_even_when_the_run_is_told_to_stop()
         if isinstance(event, events.Trained) and event.block.index == 1:
             loop.stop("SIGTERM")
     assert "loss is nan at step 6" in seen[-1].reason
+    assert len(losses(seen)) == 6, "no step after it counts"
     assert saved == [4] and len(of(events.Evaluated, seen)) == 1
 
 
