@@ -84,7 +84,7 @@ def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size:
     def one(inputs: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         png, box = inputs
         mask = tf.io.decode_png(png, channels=1)[..., 0] > 0
-        message = ["a mask of another size than its image", tf.shape(mask)]
+        message = ["a mask whose size differs from its image's", tf.shape(mask)]
         same = tf.reduce_all(tf.equal(tf.shape(mask, tf.int64), image_size))
         with tf.control_dependencies([tf.debugging.Assert(same, message)]):
             low = tf.cast(tf.floor(box[:2]), tf.int32)

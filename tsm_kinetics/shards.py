@@ -200,7 +200,7 @@ def complaint(record: bytes, num_classes: int) -> str | None:
             try:
                 tf.io.decode_jpeg(frame, channels=3)
             except tf.errors.InvalidArgumentError:
-                return f"frame {number} is no JPEG image"
+                return f"frame {number} is not a JPEG image"
     except (DecodeError, ValueError, IndexError, TypeError):
         return "not a tf.train.Example with video/frames and video/label"
     return None if frames else "video/frames is empty"

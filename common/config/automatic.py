@@ -191,7 +191,7 @@ def check_counts(rule: Rule, config: Any, data_dir: str | None) -> None:
         fields = " ".join(f"--config.{path}={value}" for path, value in wrong.items())
         here = "" if config.system == NAME else f", or take --system={NAME}"
         expected = ", ".join(f"{path}={operator.attrgetter(path)(config)}" for path in wrong)
-        raise UserError(f"{data_dir}: the files are of another size than {expected}; set {fields}{here}")
+        raise UserError(f"{data_dir}: the files' size is not {expected}; set {fields}{here}")
 
 
 def _start(base: RunConfig) -> RunConfig:

@@ -29,7 +29,7 @@ def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> 
     Raises UserError for a field that this version does not know, or a value of the wrong type.
     """
     if not isinstance(values, Mapping):
-        raise UserError(f"{path}: is no group of fields; written by another version?")
+        raise UserError(f"{path}: is not a group of fields; written by another version?")
     hints = field_types(cls)
     fields = {}
     for name, value in values.items():

@@ -25,7 +25,7 @@ def legw(config: C, k: float) -> C:
     batch = config.global_batch_size * ratio
     if ratio == 0 or batch.denominator != 1:
         raise UserError(
-            f"legw: config.global_batch_size={config.global_batch_size} times {k} is no whole batch; "
+            f"legw: config.global_batch_size={config.global_batch_size} times {k} is not a whole batch; "
             f"choose another k"
         )
     root = math.sqrt(ratio)

@@ -61,12 +61,12 @@ def check_values(config: Any) -> None:
         raise UserError(f"config.loss_scale={config.loss_scale}: must be above 0; 1 scales nothing")
     if config.quality_target is None and not config.smoke_run:
         fix = "set config.smoke_run=true, or a target"
-        raise UserError(f"config.quality_target=none: such a run is no result; {fix}")
+        raise UserError(f"config.quality_target=none: such a run is not a result; {fix}")
     for name in config.target_fields:
         if (value := getattr(config, name)) is not None and not math.isfinite(value):
             raise UserError(f"config.{name}={value}: must be a finite number")
     if config.smoke_run and config.division != "open":
-        raise UserError("config.smoke_run=True needs config.division=open: tiny data is no closed result")
+        raise UserError("config.smoke_run=True needs config.division=open: tiny data is not a closed result")
     _check_division(config)
     check_backend(config)
 

@@ -155,7 +155,7 @@ def _of_list(path: Path, text: str) -> Table:
     """Returns the table of a JSON list of objects, as pandas writes it."""
     values = _value(path, "", text)
     if not isinstance(values, list):
-        raise UserError(f"{path}: no JSON list of objects with path and label; write one, or a CSV file")
+        raise UserError(f"{path}: not a JSON list of objects with path and label; write one, or a CSV file")
     return _of_objects(path, enumerate(values, 1))
 
 

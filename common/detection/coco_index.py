@@ -159,7 +159,7 @@ def _look(serialized: bytes, path: str, record: int) -> tuple[int, ...]:
         image = int(features["image/source_id"].bytes_list.value[0])
     except Exception as error:  # Protobuf's implementations have different DecodeError classes.
         raise UserError(
-            f"{path}: record {record} is no tf.train.Example with image/height, image/width and image/source_id; "
+            f"{path}: record {record} is not a tf.train.Example with image/height, image/width and image/source_id; "
             "replace the file"
         ) from error
     sides = [np.array(features[f"image/object/bbox/{side}"].float_list.value) for side in _SIDES]

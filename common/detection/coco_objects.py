@@ -134,7 +134,7 @@ def _crowd(value: Any, notes: Notes) -> int:
         raise BadShapeError(f"iscrowd is {shapes.shown(value)}, neither 0 nor 1")
     found = int(text in _YES)
     if value is not None and not (isinstance(value, int) and value == found):
-        notes.append((False, f"iscrowd that is no number, read as {found}"))
+        notes.append((False, f"iscrowd that is not a number, read as {found}"))
     return found
 
 

@@ -136,10 +136,10 @@ def _json(folder: Path, known: Mapping[Path, Any], report: Report) -> Source:
     if known:
         raise UserError(f"{path}: annotations of {known}")
     if not isinstance(content, dict) or not isinstance(content.get("images"), list):
-        raise UserError(f"{path}: images is no list; get a COCO file of object instances")
+        raise UserError(f"{path}: images is not a list; get a COCO file of object instances")
     for kind in ("annotations", "categories"):
         if not isinstance(content.get(kind), list):
-            raise UserError(f"{path}: {kind} is no list; get a COCO file of object instances")
+            raise UserError(f"{path}: {kind} is not a list; get a COCO file of object instances")
     return _with_pictures(folder, path, content, report)
 
 
@@ -153,7 +153,7 @@ def _parsed(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; correct the path or name another file") from error
     except ValueError as error:
-        raise UserError(f"{path}: no JSON file ({error}); correct it or name another") from error
+        raise UserError(f"{path}: not a JSON file ({error}); correct it or name another") from error
 
 
 def _with_pictures(folder: Path, path: Path, content: Mapping[str, Any], report: Report) -> Source:

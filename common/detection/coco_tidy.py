@@ -232,7 +232,7 @@ def _frame(
     try:
         said = _size(entry)
     except BadShapeError as error:
-        report.leave_out("its size is no number of pixels", path, f"{path}: {error}")
+        report.leave_out("its size is not a number of pixels", path, f"{path}: {error}")
         return None
     if said is not None and said not in (upright, stored):
         line = f"{path}: has {upright[0]}x{upright[1]} pixels, its entry says {said[0]}x{said[1]}"

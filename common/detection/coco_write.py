@@ -30,7 +30,7 @@ def check(content: Any, source: str, masks: bool = False) -> None:
     for kind, fields in _FIELDS.items():
         entries = content.get(kind) if isinstance(content, dict) else None
         if not isinstance(entries, list):
-            raise UserError(f"{source}: {kind} is no list; get a COCO file of object instances")
+            raise UserError(f"{source}: {kind} is not a list; get a COCO file of object instances")
         for number, entry in enumerate(entries):
             _check_entry(entry, fields, f"{source}: {kind}[{number}]")
     for item in content["annotations"] if masks else ():

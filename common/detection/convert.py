@@ -42,7 +42,7 @@ class Pictures:
             try:
                 self._zip = zipfile.ZipFile(source)
             except (OSError, zipfile.BadZipFile) as error:
-                raise UserError(f"{source} is no folder or zip file ({error}); download it again") from error
+                raise UserError(f"{source} is not a folder or zip ({error}); download it again") from error
             self._names = {os.path.basename(name): name for name in self._zip.namelist()}
 
     def read(self, image: Mapping[str, Any]) -> bytes:
@@ -126,7 +126,7 @@ def convert(
     try:
         content = json.loads(annotations)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{named}: no JSON file ({error}); download the annotations again") from error
+        raise UserError(f"{named}: not a JSON file ({error}); download the annotations again") from error
     coco_write.check(content, named, masks)
     images, objects = content["images"], coco_write.by_image(content)
     if not 1 <= shards <= len(images):

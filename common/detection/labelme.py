@@ -50,7 +50,7 @@ def read(folder: Path, paths: Sequence[Path], report: Report) -> Source:
             report.skip("a JSON file beside the annotations that are read", str(path))
             continue
         if not is_labelme(content):
-            line = f"{path}: {NO_ANNOTATION}: it is no JSON file with shapes and imagePath"
+            line = f"{path}: {NO_ANNOTATION}: it is not a JSON file with shapes and imagePath"
             report.leave_out(NO_ANNOTATION, str(path), line)
             continue
         size = content.get("imageWidth"), content.get("imageHeight")

@@ -41,13 +41,13 @@ def numbers(values: Any, count: int | None = None) -> list[float]:
       count: number of values, or None for any.
     """
     if not isinstance(values, list) or count is not None and len(values) != count:
-        raise BadShapeError(f"{shown(values)} is no list of {count or ''} numbers".replace("  ", " "))
+        raise BadShapeError(f"{shown(values)} is not a list of {count or ''} numbers".replace("  ", " "))
     try:
         floats = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError):
         floats = [math.nan]
     if not all(abs(value) < _MOST for value in floats):
-        raise BadShapeError(f"{shown(values)} holds something that is no finite number below {_MOST:g}")
+        raise BadShapeError(f"{shown(values)} holds something that is not a finite number below {_MOST:g}")
     return floats
 
 
@@ -139,11 +139,11 @@ def _uncompressed(text: str | bytes) -> list[int]:
     raw = text.encode(errors="replace") if isinstance(text, str) else text
     codes = np.frombuffer(raw, np.uint8).astype(np.int64) - _OFFSET
     if not len(codes) or codes.min() < 0 or codes.max() > 63 or codes[-1] & 32:
-        raise BadShapeError(f"run lengths {shown(text)} are no compressed text of COCO")
+        raise BadShapeError(f"run lengths {shown(text)} are not COCO's compressed text")
     starts = np.concatenate([[0], np.flatnonzero((codes & 32) == 0)[:-1] + 1])
     lengths = np.diff([*starts, len(codes)])
     if lengths.max() > _MOST_PLACES:
-        raise BadShapeError(f"run lengths {shown(text)} are no compressed text of COCO")
+        raise BadShapeError(f"run lengths {shown(text)} are not COCO's compressed text")
     places = np.arange(len(codes)) - np.repeat(starts, lengths)
     values = np.add.reduceat((codes & 31) << (5 * places), starts)
     last = codes[starts + lengths - 1]

@@ -107,7 +107,7 @@ class _Storages:
         if kind != "storage" or not isinstance(storage, str) or storage not in _STORAGES:
             raise ValueError("a reference to something else than a storage")
         if not isinstance(key, str):
-            raise ValueError("a storage whose key is no text")
+            raise ValueError("a storage whose key is not text")
         if self._seen is not None:
             self._seen[key] = _STORAGES[storage]
         if self._get is not None and key not in self._read:
@@ -206,7 +206,7 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
 def _check_keys(keys: list) -> None:
     """Refuses dict keys whose content must be hashed: endlessly nested tuples would end the process."""
     if not all(key is None or isinstance(key, str | int | float | bytes) for key in keys):
-        raise ValueError("a dict has a key that is no text or number")
+        raise ValueError("a dict has a key that is not text or a number")
 
 
 def _tensors(loaded: Any, path: pathlib.Path) -> Arrays:

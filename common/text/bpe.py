@@ -149,5 +149,5 @@ def _checked_codes(path: Path) -> list[str]:
     lines = lines_of(path)
     for number, line in enumerate(lines, 1):
         if len(line.split(" ")) != 2 and not (number == 1 and line.startswith("#version:")):
-            raise UserError(f"{path}: line {number} is no merge: {line[:40]!r}; is it a file of merges?")
+            raise UserError(f"{path}: line {number} is not a merge: {line[:40]!r}; is it a file of merges?")
     return lines

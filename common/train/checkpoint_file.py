@@ -119,7 +119,7 @@ def _averages(archive: Any, arrays: Mapping[str, np.ndarray], config: Mapping) -
             continue
         z, begun = archive[f"{slots}/z"], archive[f"{slots}/weight_sum"]
         if z.shape != weight.shape or begun.shape:
-            raise ValueError(f"{slots}/z is of another shape than its weight")
+            raise ValueError(f"{slots}/z has a different shape from its weight")
         if begun > 0:
             exact = (weight.astype(np.float64) - (1 - beta) * z.astype(np.float64)) / beta
             averages[name] = exact.astype(weight.dtype)
@@ -149,7 +149,7 @@ def check_asset(path: str | os.PathLike, name: str) -> None:
     Raises UserError if the name is not plain.
     """
     if not is_plain_name(name) or name == ABOUT:
-        said = f"its asset {name[:80]!r} is no plain file name"
+        said = f"its asset {name[:80]!r} is not a plain file name"
         raise UserError(f"{path}: {said}; the file is not as this project writes it")
 
 

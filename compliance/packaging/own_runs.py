@@ -116,7 +116,7 @@ def parts(benchmarks: list[Benchmark], source: Path | None, smoke: bool) -> list
 def _part(benchmark: Benchmark, source: Path, smoke: bool) -> Part:
     preset = str(benchmark.common("system"))
     if not SAFE_NAME.fullmatch(preset):
-        raise UserError(f"{benchmark.record}: {preset[:40]!r} is no name of a preset; {_AGAIN}")
+        raise UserError(f"{benchmark.record}: {preset[:40]!r} is not a preset's name; {_AGAIN}")
 
     def call(script: str) -> str:
         system = f"export SYSTEM=${{SYSTEM:-{preset}}}\n"
@@ -135,7 +135,7 @@ def description(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
     described = [benchmark.common("system_description") for benchmark in benchmarks]
     for benchmark, fields in zip(benchmarks, described):
         if not isinstance(fields, dict):
-            raise UserError(f"{benchmark.record}: system_description is no object; {_AGAIN}")
+            raise UserError(f"{benchmark.record}: system_description is not an object; {_AGAIN}")
     if any(fields != described[0] for fields in described):
         said = "its benchmarks ran on systems of different description"
         raise UserError(f"{system}: {said}; package them apart")

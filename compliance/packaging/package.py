@@ -121,7 +121,7 @@ def _refuse_unfit(runs: Iterable[tuple[Run, bool]], args: argparse.Namespace) ->
     for run, smoke in () if args.smoke else runs:
         if run.smoke or smoke:
             fix = "practise with --smoke, or package full-size runs"
-            raise UserError(f"{run.path}: is a smoke run, which is no result; {fix}")
+            raise UserError(f"{run.path}: is a smoke run, which is not a result; {fix}")
         logged = run.header.get("submission_org")
         if not isinstance(logged, str) or not same_organisation(logged, args.org):
             fix = "give --org as the folder of your organisation is called (Inventec for 'Inventec Corporation')"

@@ -183,9 +183,9 @@ def _entries(entry: Any) -> list[dict[str, Any]]:
 def _offer(row: dict[str, Any], place: str, date: str) -> Offer:
     usd, of = row.get("usd"), row.get("of", 1)
     if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 < usd < 1e6:
-        raise UserError(f"{place}: {usd!r} is no price")
+        raise UserError(f"{place}: {usd!r} is not a price")
     if isinstance(of, bool) or not isinstance(of, int) or not 0 < of < 1e6:
-        raise UserError(f"{place}: of: {of!r} is no number of accelerators")
+        raise UserError(f"{place}: of: {of!r} is not a number of accelerators")
     words = [str(row.get(field, "")) for field in ("seller", "date", "source")]
     return Offer(words[0], float(usd), of, words[1] or date, words[2])
 

@@ -127,7 +127,7 @@ def test_two_failed_runs_equal_seeds_and_too_few_runs_are_refused(lab, tmp_path,
 
 def test_smoke_runs_stay_refused(lab, tmp_path):
     words = lab("0.7.0", smoke=True)
-    refused(words, tmp_path / "out", match="is a smoke run, which is no result")
+    refused(words, tmp_path / "out", match="is a smoke run, which is not a result")
     assert call(words, tmp_path / "out", "--smoke") == 0
     assert (tmp_path / "out" / "SMOKE-Other_Lab").is_dir()
 

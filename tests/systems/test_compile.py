@@ -30,7 +30,7 @@ RAW = {
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resnext", "--system=tpu-v3-32"], "'resnext' is no benchmark (did you mean resnet?)"),
+        (["resnext", "--system=tpu-v3-32"], "'resnext' is not a benchmark (did you mean resnet?)"),
         (["resnet", "--system=tpu-v3-33"], "--system=tpu-v3-33: unknown"),
         (["resnet", "--system=tpu-v3-33", "--", "--config.seed=1"], "--system=tpu-v3-33: unknown"),
         (["resnet", "--system=cpu-tiny"], "has no TPU or GPU to compile for"),
@@ -214,15 +214,15 @@ def test_an_export_that_fails_keeps_what_was_compiled_before(
     ("changes", "message"),
     [
         (None, "manifest.json: no object"),
-        ({"programs": None}, "manifest.json: programs is no list of objects"),
+        ({"programs": None}, "manifest.json: programs is not a list of objects"),
         ({"programs": []}, "manifest.json: programs is empty"),
         ({"programs": [{"name": "train"}]}, "manifest.json: a program has no name or file"),
         (
             {"programs": [{"name": "train", "file": "x"}]},
-            "manifest.json: train: inputs is no list of objects",
+            "manifest.json: train: inputs is not a list of objects",
         ),
-        ({"state": {}}, "manifest.json: state is no list of objects"),
-        ({"num_replicas": "8"}, "manifest.json: num_replicas is no positive number"),
+        ({"state": {}}, "manifest.json: state is not a list of objects"),
+        ({"num_replicas": "8"}, "manifest.json: num_replicas is not a positive number"),
         ({}, "train.mlir.bc is missing"),
     ],
 )

@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     if args.benchmark != "all" and args.benchmark not in benchmarks.NAMES:
         hint = near(args.benchmark, benchmarks.NAMES)
-        raise UserError(f"{args.benchmark!r} is no benchmark{hint}; known: {', '.join(benchmarks.NAMES)}")
+        raise UserError(f"{args.benchmark!r} is not a benchmark{hint}; known: {', '.join(benchmarks.NAMES)}")
     for word in args.flags:
         if not word.startswith("--"):
             raise UserError(f"{word!r}: a second benchmark is not taken; flags of the export follow `--`")
@@ -132,10 +132,10 @@ def _wrong(manifest: Any) -> str:
         return "no object"
     replicas = manifest.get("num_replicas", 1)
     if not isinstance(replicas, int) or replicas < 1:
-        return "num_replicas is no positive number"
+        return "num_replicas is not a positive number"
     for field in ("programs", "state", "constants"):
         if not _is_list_of_objects(manifest.get(field)):
-            return f"{field} is no list of objects"
+            return f"{field} is not a list of objects"
     if not manifest["programs"]:
         return "programs is empty"
     for program in manifest["programs"]:
@@ -143,7 +143,7 @@ def _wrong(manifest: Any) -> str:
             return "a program has no name or file"
         for field in ("inputs", "arguments"):
             if not _is_list_of_objects(program.get(field)):
-                return f"{program['name']}: {field} is no list of objects"
+                return f"{program['name']}: {field} is not a list of objects"
     return ""
 
 

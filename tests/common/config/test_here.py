@@ -182,7 +182,7 @@ def test_both_targets_of_maskrcnn():
 
 def test_a_run_without_a_target_must_be_a_smoke_run():
     config = dataclasses.replace(presets("mnist").PRESETS["cpu-mlp"], quality_target=None)
-    with pytest.raises(UserError, match="config.quality_target=none: such a run is no result"):
+    with pytest.raises(UserError, match="config.quality_target=none: such a run is not a result"):
         config.validate()
 
 

@@ -99,7 +99,7 @@ def test_fields_in_steps_keep_their_epochs() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, 1 / 3])
 def test_a_factor_that_gives_no_whole_batch_is_refused(k: float) -> None:
-    with pytest.raises(UserError, match="no whole batch"):
+    with pytest.raises(UserError, match="not a whole batch"):
         legw(row(1024, 1.0, 1.0), k)
 
 

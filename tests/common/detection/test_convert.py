@@ -61,7 +61,7 @@ def test_an_annotation_file_without_a_list_is_one_line(tmp_path, capsys, kind, z
     del content[kind]
     assert convert_scene(tmp_path, content, zipped=zipped) == 2
     where = "notes.zip: annotations/instances_train2017.json" if zipped else "notes.json"
-    assert f"error: {tmp_path}/{where}: {kind} is no list; get a COCO file" in capsys.readouterr().err
+    assert f"error: {tmp_path}/{where}: {kind} is not a list; get a COCO file" in capsys.readouterr().err
     assert convert_scene(tmp_path, [3]) == 2
 
 

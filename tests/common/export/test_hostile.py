@@ -76,7 +76,7 @@ def test_the_sound_export_answers(sound, place):
 )
 def test_an_asset_is_a_plain_file_name(sound, place, verb, name):
     parts = [*hostile.members(sound[0]), (f"assets/{name}.npy", hostile.array(np.zeros(3, np.uint8)))]
-    refused(verb, written(parts, place), place, "is no plain file name")
+    refused(verb, written(parts, place), place, "is not a plain file name")
 
 
 @pytest.mark.parametrize("verb", ["predict", "export"])
@@ -84,7 +84,7 @@ def test_an_asset_of_a_translation_is_refused_before_a_network_is_made(sound, pl
     about = hostile.meta(parts := hostile.members(sound[0]))
     parts = hostile.with_meta(parts, {**about, "benchmark": "gnmt"})
     parts.append(("assets/../../escaped.npy", hostile.array(np.zeros(3, np.uint8))))
-    refused(verb, written(parts, place), place, "is no plain file name")
+    refused(verb, written(parts, place), place, "is not a plain file name")
 
 
 @pytest.mark.parametrize("verb", ["predict", "export"])
@@ -144,7 +144,7 @@ def test_the_benchmark_in_the_configuration_has_no_say(sound, place):
         ({"hidden_units": 8448, "hidden_layers": 250}, "a network with more weights than it holds"),
         ({"image_size": "large"}, "config.image_size=large: not whole number"),
         ({"image_size": True}, "config.image_size=True: not whole number"),
-        ({"data": [1]}, "config.data: is no group of fields"),
+        ({"data": [1]}, "config.data: is not a group of fields"),
         ({"evil": 1}, "config.evil: unknown field"),
         ({"model": "../../x"}, "config.model='../../x': unknown"),
         ({"seed": -1}, "config.seed=-1: must be at least 0"),

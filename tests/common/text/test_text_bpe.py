@@ -89,7 +89,7 @@ def test_a_bad_vocabulary_is_one_line(tmp_path, vocabulary, message):
 
 def test_bad_merges_are_one_line(tmp_path):
     (tmp_path / "codes").write_text("#version: 0.2\na b\nabc\n")
-    with pytest.raises(UserError, match="codes: line 3 is no merge: 'abc'"):
+    with pytest.raises(UserError, match="codes: line 3 is not a merge: 'abc'"):
         bpe.Bpe(tmp_path / "codes", tmp_path / "vocab")
     with pytest.raises(UserError, match="cannot read .*nowhere"):
         bpe.Bpe(tmp_path / "nowhere", tmp_path / "vocab")
