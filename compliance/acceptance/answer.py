@@ -39,7 +39,7 @@ def ended(run: Run, modified: float, now: float, stale_minutes: float, by_clock:
       run: as the log has it so far.
       modified: when the file was last written, in seconds since 1970.
       now: the current time, in the same unit.
-      stale_minutes: a log without run_stop that is older than this has ended.
+      stale_minutes: a run whose log has no run_stop and no new line for so long counts as ended.
       by_clock: whether the log's own times count; a log that was seen to grow may have a wrong clock.
     """
     if run.stopped is not None or modified < now - 60 * stale_minutes:

@@ -48,7 +48,7 @@ def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STA
     Args:
       outcome: what `compliance.check` says of it.
       now: seconds since 1970, to tell which logs are under way; None: the clock's.
-      stale_minutes: a log without run_stop that is older than this has ended.
+      stale_minutes: a run whose log has no run_stop and no new line for so long counts as ended.
     """
     clock = (time.time() if now is None else now), stale_minutes
     errors: dict[str, list[Finding]] = defaultdict(list)
