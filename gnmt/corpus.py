@@ -85,7 +85,7 @@ def load(config: Config, data_dir: str | os.PathLike) -> Corpus:
     except tf.errors.OpError as error:
         raise _diagnose(config, files) from error
     if not columns["source"]:
-        raise UserError(f"{files[0]} and the like hold no pair; {FIX}")
+        raise UserError(f"{files[0]}: no sentence pairs in {len(files)} such files; {FIX}")
     whole = {name: np.concatenate(arrays) for name, arrays in columns.items()}
     if not _sound(config, whole):
         raise _diagnose(config, files)

@@ -161,8 +161,8 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     # The count is an upper bound, because loading omits pairs that are too long for the configuration.
     if known is not None and sum(known) < config.num_train_examples:
         raise UserError(
-            f"{data_dir} holds {sum(known)} pairs, config.num_train_examples is {config.num_train_examples}; give "
-            "other data, or set it to the number of pairs of up to config.max_sequence_length tokens"
+            f"{data_dir} holds {sum(known)} pairs, but config.num_train_examples is {config.num_train_examples}; give "
+            "other data, or set it to the number of pairs with at most config.max_sequence_length tokens"
         )
 
 

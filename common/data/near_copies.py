@@ -26,7 +26,7 @@ def thumbnail(pixels: np.ndarray) -> bytes:
 
 
 def pairs(thumbnails: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yields the numbers of pictures that are nearly the same, the smaller first.
+    """Yields pairs of indices of pictures that are nearly the same, the smaller index first.
 
     Only pictures that agree in a quarter of a coarse picture are compared, with _NEIGHBOURS of the nearest brightness.
     """

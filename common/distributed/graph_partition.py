@@ -23,8 +23,9 @@ def branches(replicas: Replicas, functions: Sequence[Branch], groups: Groups) ->
     over the group, are equal too: the replica that ran a function gets the upstream gradients of the whole group.
 
     The graph holds a conditional, and each replica runs one of its cases, even if the replica's number is known while
-    tracing. So every replica's results depend on the inputs of all functions, and all replicas take part in the
-    backward exchange. Raises UserError if a result has an unknown shape, or the groups do not partition the replicas.
+    tracing. Since every replica's graph holds all cases, its results depend on the inputs of all functions, and all
+    replicas join the backward pass's collectives. Raises UserError if a result has an unknown shape, or the groups do
+    not partition the replicas.
 
     Args:
       replicas: the backend; call this inside `run`, on every replica.

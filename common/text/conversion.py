@@ -61,7 +61,9 @@ def prepare(folder: Path, pattern: str) -> None:
         raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
     present = next((p.name for p in sorted(folder.glob(pattern))), None)
     if present:
-        raise UserError(f"{folder} holds {present} already; remove it or name another DATA_DIR")
+        raise UserError(
+            f"{folder} already holds files such as {present}; delete those files or name another DATA_DIR"
+        )
 
 
 def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:

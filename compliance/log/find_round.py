@@ -1,8 +1,8 @@
 """Finds the ruleset of a log from its folders, the benchmark it names, and its keys.
 
-A folder such as `training_results_v5.0` decides. Otherwise the candidates are the rounds that have the log's benchmark:
-the round with the fewest missing required keys wins, and on a tie the newest. All logs of a submission share one round:
-the newest that fits each of them.
+A log in the form `:::MLL` is of 0.6.0. For others a folder such as `training_results_v5.0` decides. Without one, of the
+rounds that have the log's benchmark, the one with the fewest missing required keys wins, and on a tie the newest. All
+logs of a submission share one round, the newest that fits each of them.
 """
 
 import re

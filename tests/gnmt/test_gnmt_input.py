@@ -249,7 +249,10 @@ def test_converting_any_parallel_text(tmp_path, held, capsys):
     assert f"--config.num_eval_examples=1 --config.vocabulary_size={size}" in out
     assert "--config.num_train_examples=60" in out and "pairs 60" in out
     assert (tmp_path / "out" / "eval.reference").read_text() == "katze\n"
-    assert run(tmp_path, train, held) == 2 and "holds train-00000-of-00002 already" in capsys.readouterr().err
+    assert (
+        run(tmp_path, train, held) == 2
+        and "already holds files such as train-00000-of-00002" in capsys.readouterr().err
+    )
 
 
 def test_given_merges_and_vocabulary_are_used_unchanged(tmp_path, held, capsys):

@@ -217,7 +217,10 @@ def test_converting_any_parallel_text(tmp_path, capsys):
     packed = sum(tfrecords.count(p) for p in (tmp_path / "out").glob("train-*"))
     assert f"--config.num_train_examples={packed} --config.num_eval_examples=1" in out and "pairs 60" in out
     assert (tmp_path / "out" / "eval.reference").read_text() == "katze\n"
-    assert run(tmp_path, train, held) == 2 and "holds train-00000-of-00002 already" in capsys.readouterr().err
+    assert (
+        run(tmp_path, train, held) == 2
+        and "already holds files such as train-00000-of-00002" in capsys.readouterr().err
+    )
 
 
 def full(*_, **__):

@@ -30,7 +30,7 @@ POLL_SECONDS = 0.05
 
 
 class EndedError(UserError):
-    """A signal ended this process, so it ended its children; the exit code is 128 + the signal's number."""
+    """This process received a signal and ended its children; the exit code is 128 + the signal's number."""
 
 
 class Children:

@@ -202,7 +202,7 @@ def multiworker_environment(
 
 
 def rescaled(command: Sequence[str], before: int, after: int) -> list[str]:
-    """Returns the command of a restart: it takes the next free log, and has replicas in proportion to its processes."""
+    """Returns the command of a restart, which writes the next free log; scales `num_replicas` by after / before."""
     words = []
     for word in command:
         name, _, value = word.partition("=")

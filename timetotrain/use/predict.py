@@ -27,7 +27,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow_plugins",
         action="store_true",
-        help="import the functions MODULE:FUNCTION that the model names, from here and PYTHONPATH: they are code",
+        help="trust and run the functions MODULE:FUNCTION that the model names, of this folder or PYTHONPATH",
     )
     parser.add_argument(
         "--allow_large",
