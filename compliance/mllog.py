@@ -136,7 +136,8 @@ class Run:
         """Writes run_stop, once. Success is written only if an evaluation met the target.
 
         Args:
-          status: "aborted" ends a run whatever its evaluations were; None: as the evaluations say.
+          status: "aborted" ends a run whatever its evaluations were; None: as the evaluations say. "success" counts
+            where the rules let results follow run_stop.
           reason: why it ended, for the record's metadata.
         """
         self._stopping = True  # a signal waits until run_stop is written
@@ -152,7 +153,8 @@ class Run:
         self.stopped = True
         if self.started:
             self._end_block()
-            status = "success" if self.reached and status != "aborted" else "aborted"
+            later = status == "success" and self._checker.info.get("offline_evaluation")
+            status = "success" if status != "aborted" and (self.reached or later) else "aborted"
             about = {"reason": reason[:200]} if reason else {}
             place = {self.unit: self._number()} if self._at else {}
             self.event("run_stop", kind=_END, metadata={"status": status, **place, **about})

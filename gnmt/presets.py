@@ -244,7 +244,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Estimates the memory per sentence pair of a step, in bytes (lab/bench/batch_memory.py, 16 to 256 tokens)."""
+    """Estimates the memory per sentence pair of a step, in bytes (lab/bench/batch_memory.py, 16 to 128 tokens)."""
     return config.max_sequence_length * (16 * config.vocabulary_size + 128 * config.layers * config.width)
 
 

@@ -60,7 +60,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     if len(synsets) < 2:
         raise UserError(
             f"{source}: pictures of one class, {synsets[0]}; a classifier needs two classes or more"
-            f"{given_splits.inner(source)}"
+            f"{'' if _table(source) else given_splits.inner(source)}"
         )
     path = options.names or folder / _NAMES
     names = _names(path, options.names is not None)

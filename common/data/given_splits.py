@@ -114,12 +114,12 @@ def report_layout(folders: Sequence[Path], suffixes: Collection[str], report: Re
 
 
 def inner(folder: Path) -> str:
-    """Returns the end of an error about a folder of one class: a table in it, or its folder that holds the classes."""
-    if tables := sorted(folder.glob("*.[ct]sv")):
-        return f"; name {tables[0]} if it lists them"
+    """Returns the end of an error about a folder of one class: its folder that holds the classes, or a table in it."""
     only = folder_conversion.folders(folder) if folder.is_dir() else []
-    deeper = len(only) == 1 and len(folder_conversion.folders(only[0])) > 1
-    return f"; name {only[0]} if its folders are the classes" if deeper else ""
+    if len(only) == 1 and len(folder_conversion.folders(only[0])) > 1:
+        return f"; name {only[0]} if its folders are the classes"
+    tables = [path for path in sorted(folder.glob("*.[ct]sv")) if folder_conversion.visible(path.name)]
+    return f"; name {tables[0]} if it lists them" if tables else ""
 
 
 def listed_split(source: Path, rows: Sequence[tuple[T, str]], report: Report) -> tuple[list[T], list[T]]:

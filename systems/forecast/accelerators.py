@@ -112,8 +112,8 @@ def chip(
             notes.append(
                 f"{name}: {model or str(description.get('system_name'))!r} is taken for {known}{_others(known)}"
             )
-    elif not model and str(description.get("accelerators_per_node")).strip() == "0":
-        raise UserError(f"{name}: accelerators_per_node is 0; a forecast needs accelerators, or --assume")
+    elif not model and str(description.get("accelerators_per_node")).strip() in ("0", "N/A"):
+        raise UserError(f"{name}: accelerators_per_node is 0; a forecast needs accelerators")
     else:
         entry = _unknown(name, model, given)
     if given.peak:

@@ -104,12 +104,14 @@ def test_a_run_that_meets_its_target(tmp_path, clock, capsys):
     assert keys(path)[0] == names
 
 
-def test_a_loop_that_ends_early_is_aborted_whatever_it_says(tmp_path, clock):
+@pytest.mark.parametrize(("offline", "status"), [(False, "aborted"), (True, "success")])
+def test_success_without_a_met_target_needs_results_that_may_follow(tmp_path, clock, offline, status):
     path = tmp_path / "result_0.txt"
     with Run(path, HEADER, ruleset="5.1.0") as run:
         run.evaluated(0.95, samples_count=1536)
+        run._checker.info["offline_evaluation"] = offline
         run.stop("success")
-    assert keys(path)[1]["metadata"]["status"] == "aborted"
+    assert keys(path)[1]["metadata"]["status"] == status
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt(), SystemExit(3)])

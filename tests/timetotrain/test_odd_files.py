@@ -294,10 +294,10 @@ def test_a_folder_around_the_classes_and_parts_inside_of_them_are_said(tmp_path,
     source, out = custom_sources.photographs(tmp_path / "photos/inner").parent, tmp_path / "out"
     assert convert("resnet", source, out, "--no-page") == 2
     assert f"name {source}/inner if its folders are the classes" in capsys.readouterr().err
-    (source / "labels.csv").write_text("file;class\n")
-    assert convert("resnet", source, out, "--no-page") == 2
-    assert f"name {source}/labels.csv if it lists them" in capsys.readouterr().err
-    (source / "labels.csv").unlink()
+    one = shutil.copytree(source / "inner/red", tmp_path / "one/red").parent
+    (one / "labels.csv").write_text("file;class\n")
+    assert convert("resnet", one, out, "--no-page") == 2
+    assert f"name {one}/labels.csv if it lists them" in capsys.readouterr().err
     for name, part in [(n, p) for n in ("red", "blue") for p in ("train", "val")]:
         shutil.copytree(source / "inner" / name, tmp_path / "other" / name / part)
     assert convert("resnet", tmp_path / "other", out, "--no-page") == 0

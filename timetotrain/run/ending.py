@@ -54,7 +54,8 @@ def explained(
       say: prints a line for the user.
     """
     better = None
-    if signalled:  # Keras rewords an error that a signal raises inside a layer, without its exit status.
+    # Keras rewords an error that a signal raises inside a layer, without its exit status.
+    if signalled and (not isinstance(error, UserError) or str(stopped_early(signalled)) in str(error)):
         better = stopped_early(signalled)
     elif not isinstance(error, UserError):
         from timetotrain.run import step_errors

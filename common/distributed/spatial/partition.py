@@ -200,15 +200,19 @@ class Spatial:
         (top, bottom), _ = resolve(padding, height, width, size, stride)
         return rows_of(output_size(height, size, stride, top, bottom), self.partitions)
 
-    def means(self, x: tf.Tensor, virtual: int) -> tuple[tf.Tensor, float]:
-        """Means over this replica's rows of each of `virtual` groups of images, for batch norm.
+    def means(self, x: tf.Tensor, virtual: int) -> tuple[tf.Tensor, float | tf.Tensor]:
+        """Means over this replica's part of each of `virtual` groups of images, for batch norm.
 
-        Returns (means [2, G, C] of `x` and of its squares, the rows as a fraction of the image's). Rows that do not
-        exist count as zeros: multiplied by the fraction, the means add up to those of the image.
+        Returns (means [2, G, C] of `x` and of its squares, this replica's fraction of the image's rows). If this
+        replica has no rows of the image, the means are 0.
         """
+        height, rows, channels = self.height(x), x.shape[1], x.shape[-1]
+        here = _clip(height - self.position() * rows, 0, rows)
+        share = tf.cast(here, x.dtype) / height
+        count = tf.cast(tf.maximum(here, 1) * (tf.size(x) // (virtual * rows * channels)), x.dtype)
         grouped = tf.reshape(self._real(x), [virtual, -1, *x.shape[1:]])
-        means = tf.stack([tf.reduce_mean(one, axis=[1, 2, 3]) for one in (grouped, grouped * grouped)])
-        return means, x.shape[1] / self.height(x)
+        sums = [tf.reduce_sum(one, axis=[1, 2, 3]) for one in (grouped, grouped * grouped)]
+        return tf.stack(sums) / count, share
 
     # -- parts -----------------------------------------------------------------------------------------------
 

@@ -132,6 +132,7 @@ WAYS = {
     "batch norm over two of four replicas": mirrored(4, batch_norm_span=8),
     "replicas with micro-batches": mirrored(2, accumulation_steps=2),
     "hierarchical sums": mirrored(4, dataclasses.replace(BUCKETS, algorithm="hierarchical", group_size=2)),
+    "clipped loss scale": {"loss_scale": 96.0},
     # Clipping would hide a scale that is left in.
     "loss scale": {"loss_scale": 96.0, "optimizer": SGD},
     "dynamic loss scale": {"loss_scale": 64.0, "loss_scale_growth_steps": 3, "optimizer": SGD},
