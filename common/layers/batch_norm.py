@@ -1,9 +1,9 @@
-"""Batch normalisation over a configured number of images, the span, on any number of replicas.
+"""Batch normalization over a configured number of images, the span, on any number of replicas.
 
 The number of images that share batch-norm statistics decides how fast a large-batch ResNet converges (MLPerf v0.6
 results with 32 and with 128 images differ by four epochs). So the *span* is a hyperparameter of its own, separate from
 a replica's batch. A span equal to the replica's batch is the ordinary layer. A smaller span makes virtual groups
-inside the replica; a larger span joins neighbouring replicas.
+inside the replica; a larger span joins neighboring replicas.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 
 
 class SpanBatchNorm(tf_keras.layers.Layer):
-    """Batch normalisation over the last axis of [b, ..., C], with statistics of `span` images.
+    """Batch normalization over the last axis of [b, ..., C], with statistics of `span` images.
 
     A replica has b images. A span of 0 or b is local; a divisor of b makes b/span virtual groups inside the replica;
     k*b joins k replicas, either consecutive ones or a tile of a grid of replicas. If `spatial` partitions images, b
@@ -78,7 +78,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
           momentum: moving average = momentum * moving average + (1 - momentum) * batch.
           epsilon: added to the variance.
           affine: whether the layer has a gamma and a beta.
-          gamma_initializer: a tf_keras initialiser, "zeros" for the last layer of a residual branch.
+          gamma_initializer: a tf_keras initializer, "zeros" for the last layer of a residual branch.
           name: name of the layer.
           trainable: false freezes gamma and beta and keeps the evaluation form.
           spatial: how the network's images are partitioned; None means not at all.
@@ -122,7 +122,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Normalises `x`, [b, ..., C], keeping its dtype; in training, updates the moving moments.
+        """Normalizes `x`, [b, ..., C], keeping its dtype; in training, updates the moving moments.
 
         Raises UserError: the span does not fit this batch.
         """
@@ -131,7 +131,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         if self.in_convolution and for_gpu(self.replicas):
             return self._activated(x)
         if not training:
-            return self._activated(self._normalise_merged(x))
+            return self._activated(self._normalize_merged(x))
         if not self.trainable:
             return self._activated(self._frozen(x))
         virtual, groups = self._grouping(x.shape[0])
@@ -142,7 +142,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
             )
         if virtual == 1 and groups is None and under_xla():
             offset = self._scale_offset(x.shape[-1])
-            y, mean, variance = batch_norm_compiled.normalise(x, *offset, self.epsilon, self.relu)
+            y, mean, variance = batch_norm_compiled.normalize(x, *offset, self.epsilon, self.relu)
             mean, variance = mean[None], variance[None]
         elif virtual == 1 and groups is None and x.dtype in _FUSED_DTYPES:
             y, mean, variance = self._fused(x)
@@ -162,7 +162,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return tuple(np.asarray(x, np.float64) for x in self._scale_offset(self.merged_mean.shape[0]))
 
     def frozen_scale_offset(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the factor and the offset, [C] each, by which the evaluation form normalises."""
+        """Returns the factor and the offset, [C] each, by which the evaluation form normalizes."""
         return self._factor_offset(*self._constants(self.merged_mean.shape[0]))
 
     def fold(self, offset: np.ndarray) -> None:
@@ -192,7 +192,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         return tf.ones([channels], self.precision.variable), tf.zeros([channels], self.precision.variable)
 
     def _fused(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Normalises one group on one replica with TensorFlow's fused kernel: (y, mean [1, C], variance [1, C])."""
+        """Normalizes one group on one replica with TensorFlow's fused kernel: (y, mean [1, C], variance [1, C])."""
         gamma, beta = self._scale_offset(x.shape[-1])
         y, mean, variance = _kernel(x, gamma, beta, None, None, self.epsilon, training=True)
         # The kernel reports the sample variance; the moving average uses the population variance.
@@ -203,7 +203,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     def _composite(
         self, x: tf.Tensor, virtual: int, groups: Groups | None
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Normalises with any grouping and dtype: (y, mean [G, C], variance [G, C])."""
+        """Normalizes with any grouping and dtype: (y, mean [G, C], variance [G, C])."""
         full = tf.cast(x, self.precision.variable)
         # The groups of images become a leading dimension: on a TPU, rows of pixels would be another layout.
         grouped = tf.reshape(full, tf.concat([[virtual, -1], tf.shape(x)[1:]], 0))
@@ -240,18 +240,18 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         mean, square = tf.unstack(means)
         return mean, tf.maximum(square - mean * mean, 0)
 
-    def _normalise_merged(self, x: tf.Tensor) -> tf.Tensor:
+    def _normalize_merged(self, x: tf.Tensor) -> tf.Tensor:
         return self._evaluated(x, *self._constants(x.shape[-1]))
 
     def _frozen(self, x: tf.Tensor) -> tf.Tensor:
-        """`_normalise_merged` with a gradient for `x` only.
+        """`_normalize_merged` with a gradient for `x` only.
 
         TensorFlow's kernel would also sum up gamma's and beta's gradients over all pixels.
         """
 
         # All tensors are arguments, because tf.custom_gradient searches the graph behind other tensors for variables.
         @tf.custom_gradient
-        def normalised(x: tf.Tensor, *constants: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        def normalized(x: tf.Tensor, *constants: tf.Tensor) -> tuple[tf.Tensor, Callable]:
             gamma, _, _, variance = constants
             scale = gamma * tf.math.rsqrt(variance + self.epsilon)
 
@@ -260,7 +260,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
 
             return self._evaluated(x, *constants), gradient
 
-        return normalised(x, *self._constants(x.shape[-1]))
+        return normalized(x, *self._constants(x.shape[-1]))
 
     def _constants(self, channels: int) -> tuple[tf.Tensor, ...]:
         """Returns an evaluation's gamma, beta, mean and variance, [C] each."""

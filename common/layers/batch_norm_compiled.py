@@ -1,6 +1,6 @@
 """Batch norm of one group on one replica in the form that XLA compiles to the fewest passes over the activations.
 
-The forward pass reads the activations twice: for both moments, and to normalise. The backward pass reads activations
+The forward pass reads the activations twice: for both moments, and to normalize. The backward pass reads activations
 and gradient twice: for both sums, and for the result. The ReLU is part of both passes. As an operation of its own, its
 gradient is another pass that reads both and writes a tensor, which the other two passes then read.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 import tensorflow as tf
 
 
-def normalise(
+def normalize(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, relu: bool
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Normalises `x`, [..., C], over all axes but the last.
+    """Normalizes `x`, [..., C], over all axes but the last.
 
     Args:
       x: activations of any float type.
@@ -26,7 +26,7 @@ def normalise(
     """
 
     @tf.custom_gradient
-    def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tuple:
+    def normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tuple:
         axes, full = list(range(x.shape.rank - 1)), tf.cast(x, gamma.dtype)
         mean = tf.reduce_mean(full, axes)
         # Both means in one pass, as in XLA's own expansion of batch norm (openxla/xla batchnorm_expander.cc).
@@ -41,7 +41,7 @@ def normalise(
         y = full * scale + offset
         return (tf.cast(tf.nn.relu(y) if relu else y, x.dtype), mean, variance), gradient
 
-    return normalised(x, gamma, beta)
+    return normalized(x, gamma, beta)
 
 
 def _gradient(
@@ -59,9 +59,9 @@ def _gradient(
     if relu:
         # Exactly where y > 0. With y itself, the forward pass would write this mask for the backward pass.
         dy = tf.where(full * scale > -offset, dy, tf.zeros_like(dy))
-    centred = full - mean
+    centered = full - mean
     beta = tf.reduce_sum(dy, axes)
-    gamma = tf.reduce_sum(dy * centred, axes) * inverse
+    gamma = tf.reduce_sum(dy * centered, axes) * inverse
     count = tf.cast(tf.size(x) // x.shape[-1], scale.dtype)
-    dx = scale * (dy - beta / count - centred * (inverse * gamma / count))
+    dx = scale * (dy - beta / count - centered * (inverse * gamma / count))
     return tf.cast(dx, x.dtype), gamma, beta

@@ -74,7 +74,7 @@ class SpaceToDepthStem(PaddedConv2D):
     """The 7x7 convolution of stride 2 and padding 3, computed as a 4x4 one of stride 1 on 2x2 blocks of pixels.
 
     Three input channels use a matrix unit badly; twelve use it better. The variable is still the 7x7 kernel, so
-    checkpoints, initialisation, regularisation and the result equal the plain stem's. The kernel is padded at the top
+    checkpoints, initialization, regularization and the result equal the plain stem's. The kernel is padded at the top
     and left to 8x8; output i reads pixels 2i-4 ... 2i+3, which are the blocks i-2 ... i+1 (docs/sources.md, mlperf
     0.3).
     """

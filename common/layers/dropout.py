@@ -37,8 +37,8 @@ class Dropout(tf_keras.layers.Layer):
     part (`micro_batch`).
 
     An example of n elements has c = n / 8 values of the counter, rounded up. Element e takes half e // c of value
-    e % c: first the low halves of the four words, then the high ones. So neighbouring elements have neighbouring
-    values, and the mask is computed in the activation's own shape. If eight neighbours shared a value, they would form
+    e % c: first the low halves of the four words, then the high ones. So neighboring elements have neighboring
+    values, and the mask is computed in the activation's own shape. If eight neighbors shared a value, they would form
     a dimension of 8, which a TPU pads to 128.
 
     The device's own generator costs a TPU less, but its numbers depend on the device and the shape. The mask then

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from common.distributed.replicas.base import Replicas
 from common.distributed.replicas.xla import embedded, tensor_type
 
 # A masked score's bias: jax's, because cuDNN subtracts large numbers wrongly ("get_large_negative_number" there).
@@ -45,11 +46,16 @@ def kernel_exists(size: int) -> bool:
     return size % 8 == 0 and size <= 128
 
 
+def device_has_kernel(replicas: Replicas) -> bool:
+    """Whether the devices are NVIDIA GPUs of compute capability 8.0 or more (the same file)."""
+    return "NVIDIA" in replicas.platform and replicas.compute_capability >= 8.0
+
+
 def fused_attention(
     query: tf.Tensor,
     key: tf.Tensor,
     value: tf.Tensor,
-    allowed: tf.Tensor,
+    allowed: tf.Tensor | None,
     scale: float,
     dropout: float = 0.0,
     seed: int = 0,
@@ -58,24 +64,27 @@ def fused_attention(
 
     Args:
       query: [b, q, heads, size], bfloat16 or float16; all sizes are static.
-      key, value: [b, m, heads, size].
-      allowed: bool [b, 1, q, m].
+      key, value: [b, m, kv_heads, size]; each head serves heads / kv_heads heads of queries.
+      allowed: bool [b, 1, q, m]; None for each position's own and earlier ones.
       scale: factor of the scores.
       dropout: share of the weights to drop.
       seed: of the kernel's generator.
     """
+    causal = allowed is None
+    name = f"__cudnn$fmha{'' if causal else 'ScaleBias'}Softmax{'Dropout' if dropout else ''}"
 
     @tf.custom_gradient
     def attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Any]:
         b, q, heads, _ = query.shape
-        bias = tf.where(allowed, tf.zeros([], query.dtype), tf.constant(MASKED[query.dtype], query.dtype))
-        name = "__cudnn$fmhaScaleBiasSoftmax" + ("Dropout" if dropout else "")
         settings = _settings(query, key) | {"fmha_scale": scale, "dropout_rate": dropout, "seed": seed}
+        settings |= {"mask_type": "CAUSAL"} if causal else {}
+        masked = tf.constant(MASKED[query.dtype], query.dtype)
+        bias = [] if causal else [tf.where(allowed, tf.zeros([], query.dtype), masked)]
         more = [([b, heads, q], tf.float32)]  # The softmax's statistics.
-        output, kept = _called(name, settings | _products(_FORWARD), [query, key, value, bias], 1, more)
+        output, kept = _called(name, settings | _products(_FORWARD), [query, key, value, *bias], 1, more)
 
         def gradient(above: tf.Tensor) -> list[tf.Tensor]:
-            operands = [query, key, value, kept, above, bias, output]
+            operands = [query, key, value, kept, above, *bias, output]
             return _called(f"{name}Backward", settings | _products(_BACKWARD), operands, 3)
 
         return output, gradient

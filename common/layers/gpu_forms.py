@@ -59,7 +59,7 @@ class ReLU(tf_keras.layers.ReLU):
 class NormalizedConv2D(PaddedConv2D):
     """A convolution without bias before a batch norm.
 
-    If the norm was created frozen, the convolution computes both on a GPU. Its output is then normalised, so nothing
+    If the norm was created frozen, the convolution computes both on a GPU. Its output is then normalized, so nothing
     but the norm may read it. The norm's offset is rounded to the precision of products, as the sum is.
     """
 

@@ -82,7 +82,9 @@ class ImageLayers:
             name=name,
         )(images)
 
-    def norm(self, name: str | None = None, span: int | None = None, **settings: Any) -> SpanBatchNorm:
+    def sync_batch_norm(
+        self, name: str | None = None, span: int | None = None, **settings: Any
+    ) -> SpanBatchNorm:
         """Creates batch norm over `span` images, `config.batch_norm_span` by default; `settings` are the layer's."""
         config = self.config
         return SpanBatchNorm(
@@ -120,7 +122,6 @@ class ImageLayers:
             dtype=self.precision.full,
             name="fc",
         )
-        logits.is_output = True
         return logits(x)
 
     def backbone_kernel(self) -> tf_keras.initializers.Initializer:

@@ -42,7 +42,7 @@ if [[ -z ${WEIGHTS_FILE:-} ]]; then
 fi
 status=0
 "$PYTHON" -m "$package$1.starting_weights" "$file" "$converted" --sha256="${WEIGHTS_SHA256:-}" \
-  --torch-python="${TORCH_PYTHON:-}" || status=$?
+  --torch_python="${TORCH_PYTHON:-}" || status=$?
 # What was downloaded is not kept: the next call would take a wrong file for a finished download.
 [[ -n ${WEIGHTS_FILE:-} ]] || rm -f "$file"
 exit "$status"

@@ -57,7 +57,7 @@ class LSTM(tf_keras.layers.Layer):
           hoisted: whether to use the function `hoisted` instead of `plain`.
           kernel_initializer, recurrent_initializer: as in tf_keras.
           forget_bias: initial value of the forget gate's bias; the others start at 0.
-          bias_initializer: initialiser of all gates' biases, instead of `forget_bias`.
+          bias_initializer: initializer of all gates' biases, instead of `forget_bias`.
           name: name of the layer.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False)
@@ -106,10 +106,6 @@ class LSTM(tf_keras.layers.Layer):
         weights = [tf.convert_to_tensor(w) for w in (self.kernel, self.recurrent_kernel, self.bias)]
         run = hoisted if self.hoisted else plain
         return run(x, *weights, state, mask, self.precision)
-
-    def multiply_adds_per_step(self) -> int:
-        """Multiply-adds of one time step of one example, without the elementwise part."""
-        return sum(w.shape[0] * w.shape[1] for w in (self.kernel, self.recurrent_kernel))
 
 
 def plain(

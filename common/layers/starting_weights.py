@@ -99,7 +99,7 @@ def main(
     )
     parser.add_argument("out", type=pathlib.Path, help="the .npz file to write")
     parser.add_argument("--sha256", default="", help="SHA-256 of FILE or its first digits; none: unverified")
-    parser.add_argument("--torch-python", default="", help="a Python with PyTorch, for the forward pass")
+    parser.add_argument("--torch_python", default="", help="a Python with PyTorch, for the forward pass")
     options = parser.parse_args(argv)
     for line in convert(network, stages, strides, options):
         print(line, flush=True)
@@ -164,7 +164,7 @@ def checked(
             raise UserError(f"{path}: {name} holds values that are no finite numbers; {fix}")
     other = sorted(set(arrays) - set(shapes))
     if other:
-        raise UserError(f"{path}: {other[0]} is no array of this network; {fix}")
+        raise UserError(f"{path}: {other[0]} is not an array of this network; {fix}")
     return arrays
 
 

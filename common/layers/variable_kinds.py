@@ -13,7 +13,7 @@ from common.errors import UserError
 
 KINDS = ("kernel", "bias", "norm", "embedding")
 
-_NORMALISATIONS = (
+_NORMALIZATIONS = (
     tf_keras.layers.BatchNormalization,
     tf_keras.layers.LayerNormalization,
     tf_keras.layers.GroupNormalization,
@@ -43,17 +43,11 @@ def kind_of(model: tf_keras.layers.Layer) -> dict[Hashable, str]:
     return {v.ref(): kinds[v.ref()] for v in model.trainable_variables}
 
 
-def outputs(model: tf_keras.layers.Layer) -> set[Hashable]:
-    """Returns `ref()` of the kernel of every layer that gives logits: one with the attribute `is_output`."""
-    layers = [m for m in model.submodules if getattr(m, "is_output", False)]
-    return {layer.kernel.ref() for layer in layers}
-
-
 def _kind(layer: tf_keras.layers.Layer, attribute: str) -> str | None:
     kinds = getattr(layer, "kinds", {})
     if attribute in kinds:
         return kinds[attribute]
-    if isinstance(layer, _NORMALISATIONS):
+    if isinstance(layer, _NORMALIZATIONS):
         return "norm"
     if isinstance(layer, tf_keras.layers.Embedding):
         return "embedding"

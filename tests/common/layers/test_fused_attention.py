@@ -66,6 +66,33 @@ def test_the_calls_are_those_of_jax(dtype, dropout, monkeypatch):
     assert ours(dtype, dropout) == expected
 
 
+def test_the_causal_calls_with_grouped_heads_are_those_of_jax(monkeypatch):
+    jax = pytest.importorskip("jax")
+    attention = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(attention, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(attention, "check_compute_capability", lambda _: True)
+    shapes = [(2, 16, 6, 16), (2, 16, 2, 16), (2, 16, 2, 16)]
+
+    def loss(q, k, v):
+        causal = attention.MaskType.CAUSAL
+        return attention.dot_product_attention(q, k, v, scale=SCALE, mask_type=causal, seed=0).sum()
+
+    kinds = [jax.ShapeDtypeStruct(shape, "bfloat16") for shape in shapes]
+    traced = jax.jit(jax.grad(loss, (0, 1, 2))).trace(*kinds)
+    expected = calls(traced.lower(lowering_platforms=("cuda",)).as_text())
+
+    @tf.function(jit_compile=True, autograph=False)
+    def gradients(inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            total = tf.reduce_sum(fused_attention(*inputs, None, SCALE))
+        return tape.gradient(total, inputs)
+
+    actual = calls(lower(gradients, [tf.zeros(shape, tf.bfloat16) for shape in shapes], "attention").text)
+    assert len(expected) == 2 and "CAUSAL" in str(expected)
+    assert actual == expected
+
+
 def test_masked_scores_are_those_of_jax():
     attention = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
     for dtype, value in MASKED.items():

@@ -247,4 +247,3 @@ def test_variables_have_kinds_and_the_forget_gate_its_bias() -> None:
     network.build([None, None, INPUTS])
     assert sorted(kind_of(network).values()) == ["bias", "kernel", "kernel"]
     np.testing.assert_array_equal(network.bias, [0] * 4 + [1] * 4 + [0] * 8)
-    assert network.multiply_adds_per_step() == (INPUTS + UNITS) * 4 * UNITS

@@ -164,7 +164,7 @@ def test_values_and_names_that_do_not_belong_are_refused(tmp_path):
     network, arrays = NETWORKS["resnet34"], weight_files.of_state_dict(random("resnet34"))
     for changed, message in (
         ({"bn1/beta": np.full(64, np.nan, np.float32)}, "bn1/beta holds values that are no finite numbers"),
-        ({"layer5.0.conv1/kernel": np.ones(3)}, "layer5.0.conv1/kernel is no array of this network"),
+        ({"layer5.0.conv1/kernel": np.ones(3)}, "layer5.0.conv1/kernel is not an array of this network"),
     ):
         with pytest.raises(starting_weights.UserError, match=message):
             starting_weights.checked({**arrays, **changed}, network, tmp_path)

@@ -33,7 +33,7 @@ def test_layers_tell_their_variables_kinds():
 
 
 @pytest.mark.parametrize("layer", [L.BatchNormalization(), L.LayerNormalization(), L.GroupNormalization(2)])
-def test_stock_normalisations(layer):
+def test_stock_normalizations(layer):
     model = tf_keras.Sequential(
         [tf_keras.Input([4, 4, 2]), L.SeparableConv2D(4, 3, name="batch_normalization_bias"), layer]
     )

@@ -13,7 +13,8 @@ import tf_keras
 
 from common.errors import UserError
 from common.layers import torch_files, weight_files
-from lab.bench.harness import hostile, samples
+from tests import hostile
+from tests.common.export import hostile_models
 from tests.common.layers.test_weight_files import torch_file
 
 
@@ -162,7 +163,7 @@ def test_kerass_saved_model_is_read_without_its_graph(tmp_path, monkeypatch):
 
 
 def test_our_saved_model_is_read_without_its_graph(tmp_path, monkeypatch):
-    _, export = samples.model(tmp_path)
+    _, export = hostile_models.model(tmp_path)
     monkeypatch.setattr(tf.saved_model, "load", lambda *_: pytest.fail("its graph was loaded"))
     assert "logits/kernel" in weight_files.read(export)
 
