@@ -1,7 +1,6 @@
-"""AdamW, NAdamW and LAMB: Adam's direction with corrected averages, and a weight decay added to it.
+"""AdamW and LAMB: Adam's direction with corrected averages, and a weight decay added to it.
 
-Sources: "Decoupled Weight Decay Regularization" (AdamW); "Incorporating Nesterov Momentum into Adam" in optax's form
-(NAdamW: the correction of the next average is one step ahead); "Large Batch Optimization for Deep Learning: Training
+Sources: "Decoupled Weight Decay Regularization" (AdamW); "Large Batch Optimization for Deep Learning: Training
 BERT in 76 minutes", algorithm 2 with phi(z) = z (LAMB). As in optax, the rate multiplies the decay, and epsilon is
 added to the root of the corrected average. `adam` of `optimizers.py` differs: its decay is part of the gradient.
 """
@@ -14,7 +13,6 @@ from common.optim.rule import (
     Segments,
     Slots,
     WeightState,
-    ahead,
     average,
     bias,
     raw_gradient,
@@ -24,7 +22,7 @@ from common.optim.rule import (
 
 
 def adamw(config: AdamW) -> Rule:
-    """Returns AdamW, or NAdamW: AdamW with Nesterov momentum."""
+    """Returns AdamW."""
 
     def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
         direction, after = _direction(config, state)
@@ -53,8 +51,7 @@ def _direction(config: AdamW, state: WeightState) -> tuple[tf.Tensor, Slots]:
     beta, dtype = config.beta_1, state.weight.dtype
     m = average(beta, state.slots["m"], gradient)
     v = average(config.beta_2, state.slots["v"], gradient * gradient)
-    first = ahead(beta, m, gradient, step) if config.name == "nadamw" else m / bias(beta, step, dtype)
-    direction = first / (tf.sqrt(v / bias(config.beta_2, step, dtype)) + config.epsilon)
+    direction = m / bias(beta, step, dtype) / (tf.sqrt(v / bias(config.beta_2, step, dtype)) + config.epsilon)
     return with_decay(config, state, direction), {"m": m, "v": v}
 
 

@@ -8,32 +8,32 @@ which are not variables.
 
 import tensorflow as tf
 
-from common.config.optimizer import Optimizer
+from common.config.optimizer import Adam, LazyAdam, Optimizer, Sgd
 from common.optim import optimizers
 from common.optim.optimizers import WeightState, Whole
 
 
 def has_kernel(config: Optimizer, segments: Whole) -> bool:
     """Whether `apply` can compute `optimizers.rule(config)` for a variable with these segments."""
-    if config.name not in ("sgd", "adam", "lazy_adam"):
+    if type(config) not in (Sgd, Adam, LazyAdam):
         return False
-    # LazyAdam skips rows of embeddings; for other variables it equals Adam.
-    lazy = config.name == "lazy_adam" and segments.kind == "embedding"
+    # For other variables than embeddings, LazyAdam equals Adam.
+    skips_rows = config.skips_rows and segments.kind == "embedding"
     # `_gradient_descent` divides by 1 - rate * decay, which must not be small.
     decays_fast = config.base_learning_rate * config.weight_decay * segments.adapts > 0.1
-    plain = config.name == "sgd" and not config.momentum
-    return not lazy and not (plain and decays_fast)
+    plain = isinstance(config, Sgd) and not config.momentum
+    return not skips_rows and not (plain and decays_fast)
 
 
 def apply(config: Optimizer, state: WeightState) -> tf.Operation:
     """Updates a variable and its slots and returns the operation; weight and slots of `state` are the variables."""
     weight, _, slots, rate, step, segments = state
     gradient = optimizers.raw_gradient(config, state)
-    if config.name == "sgd" and not config.momentum:
+    if isinstance(config, Sgd) and not config.momentum:
         return _gradient_descent(config.weight_decay * segments.adapts, weight, gradient, rate)
     gradient = optimizers.with_decay(config, state, gradient)
     dtype = rate.dtype
-    if config.name != "sgd":
+    if isinstance(config, Adam):
         # The kernel rounds 1 - beta alike in the averages and in their corrections, so the first steps are exact.
         count = tf.cast(step, tf.float64) + 1
         epsilon = (

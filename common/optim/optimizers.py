@@ -1,21 +1,21 @@
 """Optimizers as (init, update) pairs over tensors: SGD, LARS, Adam, LazyAdam, Adagrad, RMSprop and Adadelta.
 
-The later ones have modules of their own: `decoupled.py`, `schedule_free.py`, `muon.py`, `shampoo.py` and `soap.py`.
+AdamW and LAMB are in `decoupled.py`.
 `rule.py` defines the interface. LARS's formulas are figures 5 (scaled momentum) and 6 (unscaled) of "Scale MLPerf-0.6
 Models on Google TPU-v3 Pods", and NVIDIA's (`trust_in_velocity`). Adam's are TensorFlow's (its epsilon is the paper's
 "epsilon hat"). Adagrad, RMSprop and Adadelta follow tf_keras, with epsilon under the root.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from common.config import plugins
-from common.config.optimizer import Adagrad, Adam, Lars, Optimizer, RMSprop, Sgd
+from common.config.optimizer import Adagrad, Adam, Lars, LazyAdam, Optimizer, RMSprop, Sgd
 from common.errors import UserError
-from common.optim import decoupled, muon, schedule_free, shampoo, soap
+from common.optim import decoupled
 from common.optim.rule import (
-    Matrices,
     Rule,
     Segments,
     Slots,
@@ -31,20 +31,9 @@ from common.optim.rule import (
 
 # Rules import these names from here (docs/extend.md).
 __all__ = [
-    "Matrices", "Rule", "Segments", "Slots", "WeightState", "Whole", "raw_gradient", "rows_with_gradient",
+    "Rule", "Segments", "Slots", "WeightState", "Whole", "raw_gradient", "rows_with_gradient",
     "rule", "with_decay", "zeros",
 ]  # fmt: skip
-
-_MAKERS: dict[str, Callable[[Optimizer], Rule]] = {
-    "adamw": decoupled.adamw,
-    "nadamw": decoupled.adamw,
-    "lamb": decoupled.lamb,
-    "schedule_free_sgd": schedule_free.sgd,
-    "schedule_free_adamw": schedule_free.adamw,
-    "muon": muon.muon,
-    "shampoo": shampoo.shampoo,
-    "soap": soap.soap,
-}
 
 
 def rule(config: Optimizer) -> Rule:
@@ -55,32 +44,7 @@ def rule(config: Optimizer) -> Rule:
     if config.is_own:
         return _own_rule(config)
     config.check()
-    if config.name in _MAKERS:
-        return _MAKERS[config.name](config)
-    # Without momentum there is no slot, which saves a third of the reads and writes.
-    slots, move = _FORMS[config.name] if getattr(config, "momentum", 1) else ((), _plain)
-
-    def init(weight: tf.Tensor) -> Slots:
-        start = {"accumulator": getattr(config, "initial_accumulator", 0)}
-        return {name: tf.fill(weight.shape, tf.constant(start.get(name, 0), weight.dtype)) for name in slots}
-
-    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
-        weight, rate = state.weight, state.learning_rate
-        touched = state.segments.touched(state.gradient) if config.name == "lazy_adam" else True
-        gradient = raw_gradient(config, state)
-        trust = _lars_trust(config, weight, gradient, state.segments) if config.name == "lars" else None
-        gradient = with_decay(config, state, gradient)
-        if trust is not None and config.trust_in_velocity:
-            gradient = trust * gradient
-        elif trust is not None:
-            rate = rate * trust
-        distance, after = move(config, state._replace(gradient=gradient, learning_rate=rate))
-        if touched is True:
-            return weight - distance, after
-        after = {name: tf.where(touched, after[name], state.slots[name]) for name in after}
-        return tf.where(touched, weight - distance, weight), after
-
-    return Rule(slots, init, update, adapts_by_norms=config.name == "lars")
+    return _RULES[config.name](config)
 
 
 def _own_rule(config: Optimizer) -> Rule:
@@ -93,17 +57,21 @@ def _own_rule(config: Optimizer) -> Rule:
 
 
 def clipped(
-    gradients: Sequence[tf.Tensor], clip_norm: float, total: Callable[[tf.Tensor], tf.Tensor] | None = None
+    gradients: Sequence[tf.Tensor],
+    clip_norm: float,
+    total: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    epsilon: float = 0.0,
 ) -> list[tf.Tensor]:
     """Returns the gradients, scaled down together if their global norm exceeds `clip_norm`; 0 clips nothing.
 
-    `total` sums a scalar over replicas, where each replica holds a part of the gradients.
+    `total` sums a scalar over replicas, where each replica holds a part of the gradients. `epsilon` is added to the
+    norm.
     """
     if not clip_norm:
         return list(gradients)
     # l2_loss reads a gradient once; two operations, square and sum, would write the squares to memory.
     squares = 2 * tf.add_n([tf.nn.l2_loss(g) for g in gradients])
-    norm = tf.sqrt(squares if total is None else total(squares))
+    norm = tf.sqrt(squares if total is None else total(squares)) + epsilon
     factor = clip_norm / tf.maximum(norm, clip_norm)
     return [factor * g for g in gradients]
 
@@ -113,6 +81,64 @@ def with_bias_factor(gradients: Sequence[tf.Tensor], kinds: Sequence[str], facto
     if factor == 1:
         return list(gradients)
     return [factor * g if kind == "bias" else g for g, kind in zip(gradients, kinds, strict=True)]
+
+
+Move = Callable[[Optimizer, WeightState], tuple[tf.Tensor, Slots]]
+
+
+def _along_gradient(config: Optimizer, move: Move, *slots: str, start: float = 0.0) -> Rule:
+    """Returns the rule that takes `move`'s distance off the weight; its slots have the value `start` at first.
+
+    `move` gets the gradient with the L2 term's gradient and the decay.
+    """
+
+    def init(weight: tf.Tensor) -> Slots:
+        return {name: tf.fill(weight.shape, tf.constant(start, weight.dtype)) for name in slots}
+
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        gradient = with_decay(config, state, raw_gradient(config, state))
+        distance, after = move(config, state._replace(gradient=gradient))
+        return state.weight - distance, after
+
+    return Rule(slots, init, update)
+
+
+def _sgd(config: Sgd) -> Rule:
+    """Without momentum there is no slot, which saves a third of the reads and writes."""
+    return (
+        _along_gradient(config, _momentum, "momentum") if config.momentum else _along_gradient(config, _plain)
+    )
+
+
+def _lars(config: Lars) -> Rule:
+    move = _momentum if config.momentum else _plain
+
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        rate, gradient = state.learning_rate, raw_gradient(config, state)
+        trust = _lars_trust(config, state.weight, gradient, state.segments)
+        gradient = with_decay(config, state, gradient)
+        if config.trust_in_velocity:
+            gradient = trust * gradient
+        else:
+            rate = rate * trust
+        distance, after = move(config, state._replace(gradient=gradient, learning_rate=rate))
+        return state.weight - distance, after
+
+    return _sgd(config)._replace(update=update, adapts_by_norms=True)
+
+
+def _lazy_adam(config: LazyAdam) -> Rule:
+    adam = _along_gradient(config, _adam, "m", "v")
+
+    def update(state: WeightState) -> tuple[tf.Tensor, Slots]:
+        touched = state.segments.touched(state.gradient)
+        weight, after = adam.update(state)
+        if touched is True:
+            return weight, after
+        after = {name: tf.where(touched, after[name], state.slots[name]) for name in after}
+        return tf.where(touched, weight, state.weight), after
+
+    return adam._replace(update=update)
 
 
 def _lars_trust(config: Lars, weight: tf.Tensor, gradient: tf.Tensor, segments: Segments) -> tf.Tensor:
@@ -180,12 +206,16 @@ def _adadelta(config: RMSprop, state: WeightState) -> tuple[tf.Tensor, Slots]:
     return state.learning_rate * distance, {"v": v, "moved": moved}
 
 
-_FORMS = {
-    "sgd": (("momentum",), _momentum),
-    "lars": (("momentum",), _momentum),
-    "adam": (("m", "v"), _adam),
-    "lazy_adam": (("m", "v"), _adam),
-    "adagrad": (("accumulator",), _adagrad),
-    "rmsprop": (("v",), _rmsprop),
-    "adadelta": (("v", "moved"), _adadelta),
+_RULES: dict[str, Callable[[Any], Rule]] = {
+    "sgd": _sgd,
+    "lars": _lars,
+    "adam": lambda config: _along_gradient(config, _adam, "m", "v"),
+    "lazy_adam": _lazy_adam,
+    "adagrad": lambda config: _along_gradient(
+        config, _adagrad, "accumulator", start=config.initial_accumulator
+    ),
+    "rmsprop": lambda config: _along_gradient(config, _rmsprop, "v"),
+    "adadelta": lambda config: _along_gradient(config, _adadelta, "v", "moved"),
+    "adamw": decoupled.adamw,
+    "lamb": decoupled.lamb,
 }

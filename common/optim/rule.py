@@ -1,8 +1,7 @@
 """The interface of an optimizer rule, what a rule learns about its weight, and the formulas that rules share.
 
 A rule does not know whether it updates a whole variable or a shard. A `Segments` object gives it the norms, the
-elements that decay and the rows that have a gradient. A rule that needs whole matrices has `matrices`: it gets the
-weight as a stack of them, and a sharded update cuts between the matrices of a stack, never through one.
+elements that decay and the rows that have a gradient.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from typing import NamedTuple, Protocol
 import tensorflow as tf
 
 from common.config.optimizer import Optimizer
-from common.optim.cuts import Cut
-from common.optim.products import exact
 
 Slots = dict[str, tf.Tensor]
 
@@ -27,11 +24,11 @@ class Segments(Protocol):
     Attributes:
       adapts: whether weight decay and the trust ratio of LARS and LAMB apply; a boolean tensor of the weight's shape if
         the weight holds several variables or parts of them.
-      regularised: whether `l2_in_loss` applies; same form.
+      regularized: whether `l2_in_loss` applies; same form.
     """
 
     adapts: bool | tf.Tensor
-    regularised: bool | tf.Tensor
+    regularized: bool | tf.Tensor
 
     def norms(self, weight: tf.Tensor, other: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the L2 norms of each variable and of `other`, the rule's `measured`, in shapes that broadcast."""
@@ -47,19 +44,17 @@ class Whole:
     Attributes:
       kind: "kernel", "bias", "norm" or "embedding", from the layer that owns the variable.
       skip_kinds: kinds without weight decay and without the trust ratio.
-      output: whether the variable is the kernel of the network's output layer.
     """
 
     kind: str
     skip_kinds: tuple[str, ...] = ("norm", "bias")
-    output: bool = False
 
     @property
     def adapts(self) -> bool:
         return self.kind not in self.skip_kinds
 
     @property
-    def regularised(self) -> bool:
+    def regularized(self) -> bool:
         """True except for batch norm; biases are included, as in the loss of G6 resnet_main.py."""
         return self.kind != "norm"
 
@@ -99,14 +94,12 @@ class Rule(NamedTuple):
 
     Attributes:
       slots: names of the tensors that it keeps per weight.
-      init: (weight) -> its slots. A slot has the weight's shape, or is a scalar that is equal for all weights; in
-        `matrices`, it may have any shape that begins with the number of matrices. Its values may not depend on the
-        weight's: a sharded update makes slots before it has its part of the weights.
+      init: (weight) -> its slots. A slot has the weight's shape, or is a scalar that is equal for all weights. Its
+        values may not depend on the weight's: a sharded update makes slots before it has its part of the weights.
       update: the weight's state -> (new weight, new slots).
       adapts_by_norms: whether `update` needs norms of the weights that adapt and of `measured`.
       measured: the weight's state -> the tensor whose norm `update` gets from `segments.norms`, next to the weight's
         norm; None: the `raw_gradient`.
-      matrices: how weights that are updated as matrices are cut and updated; None: no weight is.
     """
 
     slots: tuple[str, ...]
@@ -114,23 +107,6 @@ class Rule(NamedTuple):
     update: Callable[[WeightState], tuple[tf.Tensor, Slots]]
     adapts_by_norms: bool = False
     measured: Callable[[WeightState], tf.Tensor] | None = None
-    matrices: Matrices | None = None
-
-    def cut(self, shape: tuple[int, ...], whole: Whole) -> Cut | None:
-        """Returns how a variable is cut into matrices; None if this rule itself updates it, element by element."""
-        return self.matrices.cut(shape, whole) if self.matrices else None
-
-
-class Matrices(NamedTuple):
-    """What a rule does with weights that it updates as matrices.
-
-    Attributes:
-      cut: (shape, whole) -> how a variable is cut into matrices; None if it is not.
-      rule: updates a stack of matrices [count, rows, columns], each of them independently of the others.
-    """
-
-    cut: Callable[[tuple[int, ...], Whole], Cut | None]
-    rule: Rule
 
 
 def zeros(*names: str) -> Callable[[tf.Tensor], Slots]:
@@ -140,7 +116,7 @@ def zeros(*names: str) -> Callable[[tf.Tensor], Slots]:
 
 def raw_gradient(config: Optimizer, state: WeightState) -> tf.Tensor:
     """Returns the gradient plus the L2 term's gradient; rules take norms of this sum."""
-    return _add(state.gradient, config.l2_in_loss, state.weight, state.segments.regularised)
+    return _add(state.gradient, config.l2_in_loss, state.weight, state.segments.regularized)
 
 
 def with_decay(config: Optimizer, state: WeightState, direction: tf.Tensor) -> tf.Tensor:
@@ -162,22 +138,6 @@ def bias(beta: float, count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 def average(decay: float, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
     """Returns the moving average after `new`."""
     return decay * old + (1 - decay) * new
-
-
-def ahead(beta: float, mean: tf.Tensor, gradient: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-    """Returns Nesterov's correction of a moving average after `gradient`: one step ahead, in optax's form."""
-    dtype = mean.dtype
-    return beta * mean / bias(beta, step + 1, dtype) + (1 - beta) * gradient / bias(beta, step, dtype)
-
-
-def gathered(decay: float, slots: Slots, gradient: tf.Tensor) -> Slots:
-    """Returns Shampoo's averages "left" of G G' and "right" of G' G after matrices [k, m, n]; sums if `decay` is 1."""
-    share = 1 - decay if decay < 1 else 1.0
-    products = {
-        "left": exact(gradient, gradient, transpose_b=True),
-        "right": exact(gradient, gradient, transpose_a=True),
-    }
-    return {side: decay * slots[side] + share * product for side, product in products.items()}
 
 
 def _add(gradient: tf.Tensor, coefficient: float, weight: tf.Tensor, where: bool | tf.Tensor) -> tf.Tensor:

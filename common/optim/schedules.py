@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from common.config import plugins
-from common.config.schema import Schedule
+from common.config.schedule import Cosine, Gnmt, Noam, OwnSchedule, Polynomial, Schedule, Step
 from common.config.validation import check_schedule
-from common.errors import UserError
 
 Curve = Callable[[tf.Tensor], tf.Tensor]
 _SHORTEST = 10  # Base-2 logarithm of the minimum table length: TensorFlow embeds shorter ones in the program.
@@ -101,41 +100,7 @@ def learning_rate(
     Raises UserError: see check_schedule; or a user function is not found or does not return a curve.
     """
     check_schedule(schedule, steps_per_epoch)
-    start = schedule.decay_start(steps_per_epoch)
-    steps = schedule.decay_steps(steps_per_epoch, train_steps)
-    if schedule.kind == "constant":
-        curve = constant(base_learning_rate)
-    elif schedule.kind == "poly":
-        curve = polynomial(base_learning_rate, schedule.end_learning_rate, schedule.power, start, steps)
-    elif schedule.kind == "cosine":
-        curve = cosine(base_learning_rate, schedule.end_learning_rate, start, steps)
-    elif schedule.kind == "step":
-        # Rounded to six decimals, so that 28.999999999999996 counts as 29 steps.
-        boundaries = [round(epoch * steps_per_epoch, 6) for epoch in schedule.boundaries]
-        if schedule.drops_round_down:
-            boundaries = [math.floor(boundary) for boundary in boundaries]
-        # Drops are at epochs, which do not depend on how code counts its steps.
-        shifted = [boundary + schedule.first_step for boundary in boundaries]
-        curve = piecewise(base_learning_rate, shifted, schedule.factor)
-    elif schedule.kind == "noam":
-        curve = inverse_root(base_learning_rate, schedule.width)
-    elif schedule.kind == "gnmt":
-        curve = halvings(
-            base_learning_rate,
-            schedule.factor,
-            schedule.decay_start_step,
-            schedule.decay_interval,
-            schedule.max_decays,
-            schedule.decay_at_start,
-        )
-    else:
-        curve = plugins.call(
-            "schedule.kind", schedule.kind, schedule, base_learning_rate, steps_per_epoch, train_steps
-        )
-        if not callable(curve):
-            raise UserError(
-                f"config.schedule.kind={schedule.kind!r}: returned {type(curve).__name__}, not a curve"
-            )
+    curve = _curve(schedule, base_learning_rate, steps_per_epoch, train_steps)
     curve = _warmed(schedule, curve, base_learning_rate, schedule.warmup_length(steps_per_epoch))
 
     def rate(step: tf.Tensor) -> tf.Tensor:
@@ -156,9 +121,39 @@ def tabled(rate: Callable[[tf.Tensor], tf.Tensor], train_steps: int) -> Callable
     return lambda step: tf.gather(table, step)
 
 
+def _curve(schedule: Schedule, peak: float, steps_per_epoch: float, train_steps: int) -> Curve:
+    """Returns the curve after the warmup; the arguments are those of `learning_rate`."""
+    match schedule:
+        case OwnSchedule(kind=kind):
+            curve = plugins.call("schedule.kind", kind, schedule, peak, steps_per_epoch, train_steps)
+            if not callable(curve):
+                raise schedule.refused("kind", f"returned {type(curve).__name__}, not a curve")
+            return curve
+        case Polynomial(end_learning_rate=end, power=power):
+            start = schedule.decay_start(steps_per_epoch)
+            return polynomial(peak, end, power, start, schedule.decay_steps(steps_per_epoch, train_steps))
+        case Cosine(end_learning_rate=end):
+            start = schedule.decay_start(steps_per_epoch)
+            return cosine(peak, end, start, schedule.decay_steps(steps_per_epoch, train_steps))
+        case Step():
+            # Rounded to six decimals, so that 28.999999999999996 counts as 29 steps.
+            boundaries = [round(epoch * steps_per_epoch, 6) for epoch in schedule.boundaries]
+            if schedule.drops_round_down:
+                boundaries = [math.floor(boundary) for boundary in boundaries]
+            # Drops are at epochs, which do not depend on how code counts its steps.
+            shifted = [boundary + schedule.first_step for boundary in boundaries]
+            return piecewise(peak, shifted, schedule.factor)
+        case Noam(width=width):
+            return inverse_root(peak, width)
+        case Gnmt(factor=factor, decay_start_step=start, decay_interval=interval, max_decays=most):
+            return halvings(peak, factor, start, interval, most, schedule.decay_at_start)
+        case _:
+            return constant(peak)
+
+
 def _warmed(schedule: Schedule, curve: Curve, peak: float, length: float) -> Curve:
-    if schedule.kind == "noam":
+    if isinstance(schedule, Noam) and not schedule.is_own:
         peak /= math.sqrt(schedule.width * length)
-    if schedule.warmup_curve == "exponential":
+    if schedule.warmup_is_exponential:
         return exponential_warmup(curve, peak, length)
-    return warmup(curve, peak, length, schedule.initial_learning_rate)
+    return warmup(curve, peak, length, schedule.warmup_start)

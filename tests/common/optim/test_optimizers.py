@@ -7,7 +7,7 @@ import tf_keras
 from official.modeling.optimization import lars as official_lars
 
 from common.config.optimizer import Lars, Optimizer, Sgd
-from common.config.rules import named
+from common.config.rules import OPTIMIZERS
 from common.errors import UserError
 from common.optim import optimizers
 from tests.timetotrain.run.rules import KINDS, STEPS, problem, run, worst
@@ -130,20 +130,20 @@ def test_epsilon_of_zero_is_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "decays", "regularised"),
+    ("kind", "decays", "regularized"),
     [("kernel", True, True), ("embedding", True, True), ("bias", False, True), ("norm", False, False)],
 )
-def test_kinds_choose_what_decays(kind: str, decays: bool, regularised: bool) -> None:
+def test_kinds_choose_what_decays(kind: str, decays: bool, regularized: bool) -> None:
     whole = optimizers.Whole(kind, Lars().skip_kinds)
-    assert (whole.adapts, whole.regularised) == (decays, regularised)
+    assert (whole.adapts, whole.regularized) == (decays, regularized)
     decayed = step_once(Sgd(weight_decay=0.25), [4.0], [0.0], kind)
     assert decayed[0] == (2.0 if decays else 4.0)
     in_loss = step_once(Sgd(l2_in_loss=0.25), [4.0], [0.0], kind)
-    assert in_loss[0] == (2.0 if regularised else 4.0)
+    assert in_loss[0] == (2.0 if regularized else 4.0)
     adapted = step_once(Lars(), [4.0], [1.0], kind)
     assert adapted[0] == (4 - 2 * 0.004 if decays else 2.0)
 
 
 def test_unknown_rule_names_the_near_one() -> None:
     with pytest.raises(UserError, match="config.optimizer.name='larz'.*did you mean lars"):
-        named("larz")
+        OPTIMIZERS.named("larz")

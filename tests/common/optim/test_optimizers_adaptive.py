@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.optimizer import Adadelta, Adagrad, Adam, LazyAdam, Optimizer, RMSprop
-from common.config.rules import named
+from common.config.rules import OPTIMIZERS
 from common.errors import UserError
 from common.optim import optimizers
 from common.optim.rule import bias
@@ -97,7 +97,11 @@ def test_adaptive_rules_equal_keras(name: str) -> None:
         weights, gradients, _ = problem(dtype)
         # tf_keras rounds its arguments to float32, which holds 0.875 and 0.984375 exactly.
         values = {"rho": 0.875, "beta_1": 0.875, "beta_2": 0.984375, "initial_accumulator": 0.125}
-        own = {field: value for field, value in values.items() if field in ADAPTIVE[name].own_fields()}
+        own = {
+            field: value
+            for field, value in values.items()
+            if field in OPTIMIZERS.own_fields(type(ADAPTIVE[name]))
+        }
         config = dataclasses.replace(ADAPTIVE[name], epsilon=2.0**-24, **own)
         ours = run(config, weights, gradients, np.full(STEPS, RATE, dtype))
         variables = {n: tf.Variable(w) for n, w in weights.items()}
@@ -140,7 +144,7 @@ def test_epsilon_of_zero_is_refused_where_it_divides_zero_by_zero(name: str) -> 
     with pytest.raises(
         UserError, match=f"config.optimizer.epsilon=0.0: {name} would divide 0 by 0; use .* 1e-8"
     ):
-        optimizers.rule(named(name, epsilon=0.0))
+        optimizers.rule(OPTIMIZERS.named(name, epsilon=0.0))
     optimizers.rule(Adagrad())
 
 

@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from common.config.digest import digest
 from common.config.optimizer import OwnRule
-from common.config.rules import named
-from common.config.schema import RunConfig, Schedule
+from common.config.rules import OPTIMIZERS
+from common.config.schedule import OwnSchedule
+from common.config.schema import RunConfig
 from common.errors import UserError
 from common.optim import optimizers, schedules
 from timetotrain.search import __main__ as search
@@ -60,7 +61,7 @@ def test_the_page_s_optimizer_is_lion(mine):
 
 
 def test_the_page_s_schedule_follows_its_formula_after_a_warmup(mine):
-    schedule = Schedule("mine:triangle", warmup_epochs=1.0)
+    schedule = OwnSchedule("mine:triangle", warmup_epochs=1.0)
     rate = schedules.learning_rate(schedule, 2.0, 4.0, 16)
     np.testing.assert_allclose(rate(tf.constant([0, 2, 8, 12, 16])), [0, 1, 2, 1, 0], atol=1e-6)
 
@@ -80,7 +81,7 @@ def test_other_code_has_another_digest(mine):
 
 
 def test_a_closed_run_is_refused(mine):
-    for part in ({"optimizer": OwnRule("mine:lion")}, {"schedule": Schedule("mine:triangle")}):
+    for part in ({"optimizer": OwnRule("mine:lion")}, {"schedule": OwnSchedule("mine:triangle")}):
         with pytest.raises(UserError, match="log the run as --config.division=open"):
             RunConfig(**part, **EXAMPLES).validate()
         RunConfig(**part, **EXAMPLES, division="open").validate()
@@ -102,17 +103,17 @@ def test_what_is_wrong_is_one_line(mine, name, message):
     (mine.parent / "broken.py").write_text("lion = no_such_name\n")
     mine.write_text(mine.read_text() + "def other(config):\n    return 1\n")
     with pytest.raises(UserError, match=message):
-        optimizers.rule(named(name))
+        optimizers.rule(OPTIMIZERS.named(name))
 
 
 def test_a_schedule_that_is_no_curve_is_one_line(mine):
     mine.write_text("def flat(*_):\n    return 0.1\n")
     with pytest.raises(UserError, match="returned float, not a curve"):
-        schedules.learning_rate(Schedule("mine:flat"), 1.0, 1.0, 10)
+        schedules.learning_rate(OwnSchedule("mine:flat"), 1.0, 1.0, 10)
 
 
 def test_a_search_takes_it(mine):
-    arguments = ["mnist", "--system=cpu-tiny", "--data-dir=.", "--space", "optimizer.name=mine:lion,adam"]
+    arguments = ["mnist", "--system=cpu-tiny", "--data_dir=.", "--space", "optimizer.name=mine:lion,adam"]
     args = search.parser().parse_args(arguments)
     base = search._base(args, [])
     spaces = space.parse(args.space, base)
