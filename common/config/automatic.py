@@ -236,7 +236,6 @@ def _schedule(chosen: Choosing, base: RunConfig) -> None:
     steps = stretch * fitting_batch.examples_of(chosen.config) / fitting_batch.examples_of(base)
     if stretch != 1:
         chosen.take("epochs_per_block", float(max(1, round(epochs / EVALUATIONS))), "some ten evaluations")
-        chosen.take("first_block_epochs", 0.0, "some ten evaluations")
         chosen.take("eval_epochs", (), "some ten evaluations")
     why = "stretched with the run"
     part = max(WARMUP_PART, base.schedule.warmup_epochs / base.train_epochs)
@@ -247,10 +246,12 @@ def _schedule(chosen: Choosing, base: RunConfig) -> None:
     warmup = min(max(schedule.warmup_epochs * stretch, least), part * epochs)
     steps_of = f"not fewer steps than {base.system}, at most {part:.2g} of the run"
     chosen.take("schedule.warmup_epochs", warmup, f"{why}, {steps_of}")
-    chosen.take("schedule.boundaries", tuple(b * stretch for b in schedule.boundaries), why)
-    chosen.take("schedule.train_epochs", schedule.train_epochs * stretch, why)
+    for name in schedule.in_epochs:
+        value = getattr(schedule, name)
+        stretched = tuple(b * stretch for b in value) if isinstance(value, tuple) else value * stretch
+        chosen.take(f"schedule.{name}", stretched, why)
     chosen.take("schedule.warmup_steps", float(math.ceil(schedule.warmup_steps * steps)), why)
-    for path in ("schedule.decay_start_step", "schedule.decay_interval"):
+    for path in (f"schedule.{name}" for name in schedule.in_steps):
         chosen.take(path, math.ceil(operator.attrgetter(path)(chosen.config) * steps), why)
 
 

@@ -25,7 +25,7 @@ class Rule:
     Attributes:
       own: the preset for the user's own data.
       example_bytes: function of the configuration; returns the bytes of memory that one example takes in a training
-        step. lab/bench/batch_memory.py measured them; the configuration's sizes scale them.
+        step. They were measured; the configuration's sizes scale them.
       eval_bytes: the same of an evaluation; `example_bytes` by default.
       weight_bytes: function of the configuration; returns the bytes of weights, gradients and slots that grow with the
         data's classes, beyond RESERVE_BYTES.

@@ -143,11 +143,10 @@ def _first_evaluations(
 ) -> tuple[tuple[int, float], ...]:
     """Returns (steps, epochs) before each evaluation in `eval_epochs`; without these, before the first one."""
     if not config.eval_epochs:
-        first = config.first_block_steps or steps(config.first_block_epochs) or per_block
-        return ((first, config.first_block_epochs or config.epochs_per_block),)
-    every = exact(config.epochs_per_block)
+        return ((per_block, config.epochs_per_block),)
+    every = exact(config.epochs_per_block) if config.steps_per_block else 0
     return tuple(
-        (round(exact(epoch) / every * per_block) if config.steps_per_block else steps(epoch), epoch)
+        (round(exact(epoch) / every * per_block) if every else steps(epoch), epoch)
         for epoch in config.eval_epochs
     )
 

@@ -161,7 +161,7 @@ def _checked(path: Path, content: Any) -> Description:
     for name, entry in description.files.items():
         pair = isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], int)
         if not pair or not is_plain_name(name):
-            raise UserError(f"{path}: files holds {name[:80]!r}, which is no file of this folder; {again}")
+            raise UserError(f"{path}: files holds {name[:80]!r}, which is not a file of this folder; {again}")
     return description
 
 

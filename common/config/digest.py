@@ -8,14 +8,18 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from common.config import plugins
+from common.config import plugins, removed
 from common.config.fields import kind_of
-from common.config.optimizer import Optimizer
 from common.config.overrides import field_types
-from common.config.rules import of_saved
+from common.config.rules import variants_of
+from common.config.variants import Variant, Variants
 from common.errors import UserError, near
 
 C = TypeVar("C")
+# What digests keep of earlier versions' fields: the value of those that are gone, and the names of those that are
+# constants of a benchmark's class. So logs and checkpoints keep their digests.
+_GONE = {"first_block_epochs": 0.0, "first_block_steps": 0}
+_CONSTANTS = ("model", "steps_per_epoch_rounding")
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -30,6 +34,8 @@ def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> 
     """
     if not isinstance(values, Mapping):
         raise UserError(f"{path}: is not a group of fields; written by another version?")
+    if path == "config":
+        values = removed.without(values)
     hints = field_types(cls)
     fields = {}
     for name, value in values.items():
@@ -37,8 +43,8 @@ def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> 
             hint = near(name, list(hints))
             raise UserError(f"{path}.{name}: unknown field{hint}; written by another version?")
         kind = hints[name]
-        if kind is Optimizer and isinstance(value, Mapping):
-            kind, value = of_saved(value)
+        if (variants := _variants(kind)) and isinstance(value, Mapping):
+            kind, value = variants.of_saved(value)
         if dataclasses.is_dataclass(kind):
             fields[name] = from_dict(kind, value, f"{path}.{name}")
             continue
@@ -49,6 +55,11 @@ def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> 
         fields[name] = value
     names = (field.name for field in dataclasses.fields(cls) if field.init)
     return cls(**{name: fields[name] for name in names if name in fields})
+
+
+def _variants(kind: Any) -> Variants[Any] | None:
+    """Returns the classes of an optimizer or a schedule; None for another type."""
+    return variants_of(kind.path) if isinstance(kind, type) and issubclass(kind, Variant) else None
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -79,12 +90,18 @@ def digest(config: Any) -> str:
 
 
 def _digested(config: Any) -> dict[str, Any]:
+    """Returns what a digest covers: the fields, and fields of earlier versions that are constants now."""
+    constants = {name: getattr(config, name) for name in _CONSTANTS}
+    return {**_GONE, **constants, **_fields(config)}
+
+
+def _fields(config: Any) -> dict[str, Any]:
     values = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if field.metadata.get("digest") == "unless default" and value == field.default:
             continue
-        if isinstance(value, Optimizer):
-            value = value.every_field()
-        values[field.name] = _digested(value) if dataclasses.is_dataclass(value) else value
+        if variants := _variants(type(value)):
+            value = variants.every_field(value)
+        values[field.name] = _fields(value) if dataclasses.is_dataclass(value) else value
     return values

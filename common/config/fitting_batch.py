@@ -82,7 +82,9 @@ def _rate(chosen: Choosing, base: RunConfig) -> None:
         return
     scaled = legw(base, ratio)
     why = f"LEGW (common/config/legw.py): {ratio:.3g} times the batch of {base.system}"
-    names = ("initial_learning_rate", "warmup_epochs", "decay_start_step", "decay_interval")
+    schedule = chosen.config.schedule
+    lengths = (*schedule.rates, "warmup_epochs", *schedule.in_steps)
+    names = [name for name in lengths if hasattr(base.schedule, name)]
     for path in ("optimizer.base_learning_rate", *(f"schedule.{name}" for name in names)):
         chosen.take(path, operator.attrgetter(path)(scaled), why)
 

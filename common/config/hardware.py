@@ -57,7 +57,7 @@ def detect(root: pathlib.Path = pathlib.Path("/")) -> Machine:
     capable = min((gpu.capability for gpu in gpus), default=0.0) >= _BF16_CAPABILITY
     return Machine(
         cores=len(os.sched_getaffinity(0)),
-        memory=_memory(root),
+        memory=host_memory(root),
         gpus=tuple(gpu.memory for gpu in gpus),
         bf16=capable if gpus else bool(cpu_flags(root) & _BF16_FLAGS),
         jax=bool(by_jax),
@@ -75,7 +75,13 @@ def cpu_flags(root: pathlib.Path = pathlib.Path("/")) -> set[str]:
     return set(re.findall(r"\w+", flags))
 
 
-def _memory(root: pathlib.Path) -> int:
+def jax_gpu_memory() -> int:
+    """Returns the bytes of memory of the smallest GPU that jax sees here; 0 if it sees none."""
+    return min((gpu.memory for gpu in of_jax(_listed(), os.environ)), default=0)
+
+
+def host_memory(root: pathlib.Path = pathlib.Path("/")) -> int:
+    """Returns the bytes of host memory, or of the control group's limit if that is lower."""
     total = re.search(r"^MemTotal:\s+(\d+) kB", machine_tools.text(root / "proc/meminfo"), re.M)
     limits = [int(total[1]) * 1024] if total else []
     for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):

@@ -30,18 +30,18 @@ def legw(config: C, k: float) -> C:
         )
     root = math.sqrt(ratio)
     optimizer, schedule = config.optimizer, config.schedule
+    rates = {name: getattr(schedule, name) * root for name in schedule.rates}
+    steps = {name: math.ceil(getattr(schedule, name) / ratio) for name in schedule.in_steps}
     return dataclasses.replace(
         config,
         global_batch_size=int(batch),
         train_steps=math.ceil(config.train_steps / ratio),
         steps_per_block=math.ceil(config.steps_per_block / ratio),
-        first_block_steps=math.ceil(config.first_block_steps / ratio),
         optimizer=dataclasses.replace(optimizer, base_learning_rate=optimizer.base_learning_rate * root),
         schedule=dataclasses.replace(
             schedule,
             warmup_epochs=float(schedule.warmup_epochs * ratio),
-            initial_learning_rate=schedule.initial_learning_rate * root,
-            decay_start_step=math.ceil(schedule.decay_start_step / ratio),
-            decay_interval=math.ceil(schedule.decay_interval / ratio),
+            **rates,
+            **steps,
         ),
     )

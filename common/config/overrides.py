@@ -13,13 +13,14 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from common.config import removed
 from common.config.legw import legw
-from common.config.optimizer import Optimizer
-from common.config.rules import refusal, renamed
+from common.config.rules import NAMES, variants_of
+from common.config.variants import Variant
 from common.errors import UserError, near
 
 C = TypeVar("C")
-ORDER = {"optimizer.name": 0, "legw": 2}  # The order in which overrides apply; 1 for others.
+ORDER = {**dict.fromkeys(NAMES, 0), "legw": 2}  # The order in which overrides apply; 1 for others.
 SHORT = ("init", "frozen_stages")  # Fields with a flag of their own.
 
 
@@ -73,10 +74,18 @@ def override(config: C, path: str, value: str) -> C:
     The path "legw" scales the configuration by the factor `value` (common/config/legw.py). Raises UserError for an
     unknown field (the message lists similar names) or a value of the wrong type.
     """
+    if removed.is_constant(getattr(config, "benchmark", ""), path, value):
+        return config
     if path == "legw":
+        if not config.scales_by_legw:
+            raise UserError(
+                f"--config.legw={value}: {config.benchmark} has a reference rate and warmup for each batch; set "
+                "config.global_batch_size, optimizer.base_learning_rate and schedule.warmup_steps instead"
+            )
         return legw(config, parse_value(value, float, "config.legw"))
-    if path == "optimizer.name":
-        return dataclasses.replace(config, optimizer=renamed(config.optimizer, value))
+    if variants := variants_of(path):
+        group = variants.renamed(getattr(config, variants.group), value)
+        return dataclasses.replace(config, **{variants.group: group})
     return _override(config, path.split("."), value, "config." + path)
 
 
@@ -100,7 +109,8 @@ def field_types(cls: type) -> Mapping[str, Any]:
 def _override(config: Any, fields: Sequence[str], value: str, full: str) -> Any:
     types_ = field_types(type(config))
     head = fields[0]
-    if isinstance(config, Optimizer) and (reason := refusal(type(config), config.name, head)):
+    variants = variants_of(config.path) if isinstance(config, Variant) else None
+    if variants and (reason := variants.refusal(type(config), config.variant, head)):
         raise UserError(f"--{full}={value}: {reason}")
     if head not in types_:
         # A field of a group may be meant: optimizer.base_learning_rate.
@@ -171,8 +181,8 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
     """Separates `--config.path=value` (or `--config.path value`) from the other arguments of a command line.
 
     `--NAME=value` is short for `--config.NAME=value` for the fields in SHORT. Returns ([(path, value)], the other
-    arguments). The optimizer's name comes first, because its fields are the rule's; "legw" comes last, because it
-    scales the values that the others set.
+    arguments). The optimizer's name and the schedule's kind come first, because their fields depend on it; "legw" comes
+    last, because it scales the values that the others set.
 
     Raises UserError: a `--config.` argument without a value.
     """

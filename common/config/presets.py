@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from common.config.clock import Clock
 from common.config.legw import legw
+from common.config.rules import OPTIMIZERS
 from common.config.schema import RunConfig
 
 C = TypeVar("C", bound=RunConfig)
@@ -97,7 +98,7 @@ def rule_keys(config: RunConfig) -> dict[str, Any]:
     rule = config.optimizer
     if not rule.later:
         return {}
-    values = {field: getattr(rule, field) for field in (*rule.own_fields(), "weight_decay")}
+    values = {field: getattr(rule, field) for field in (*OPTIMIZERS.own_fields(type(rule)), "weight_decay")}
     keys = {field: f"opt_{rule.name}_{field}" for field in values}
     return {_KEYS.get(keys[field], keys[field]): value for field, value in values.items()}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from common.errors import UserError, near
 
-# Interpolations of common/data/images.py, `resize`. Centres of pixels lie at half coordinates, as in TensorFlow 2 and
+# Interpolations of common/data/images.py, `resize`. Centers of pixels lie at half coordinates, as in TensorFlow 2 and
 # PyTorch, or "legacy", at whole ones, as in TensorFlow 1. "antialiased" shrinks by a triangle as wide as the scale, as
 # Pillow's BILINEAR and DALI's INTERP_TRIANGULAR.
 RESIZES = ("antialiased", "bicubic", "bilinear", "legacy_bicubic", "legacy_bilinear")

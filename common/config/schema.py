@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -11,86 +10,7 @@ from common.config import plugins, quality, validation
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.optimizer import Lars, Optimizer
 from common.config.quality import Measure
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """Learning rate over steps: a warmup to the peak, then `kind` until `end_learning_rate`.
-
-    Attributes:
-      kind: "constant", "poly", "step", "cosine", "noam", "gnmt"; or MODULE:FUNCTION, a schedule of your own
-        (docs/extend.md).
-      warmup_epochs: length of the warmup, in epochs.
-      warmup_steps: length of the warmup in steps, to match published code that rounds its epochs differently; 0 derives
-        it from `warmup_epochs`.
-      initial_learning_rate: learning rate at the start of the warmup.
-      train_epochs: end of "poly" and "cosine", in epochs; 0 means the end of training.
-      power: exponent of "poly".
-      end_learning_rate: final learning rate of "poly" and "cosine".
-      boundaries: epochs at which "step" multiplies by `factor`.
-      drops_round_down: whether the step of a drop is rounded down, as int() does in Google's SSD; otherwise the first
-        step at or after it has the lower rate.
-      factor: decay factor of "step" and "gnmt".
-      decay_over_whole_run: whether "poly" decays as (1 - i/I)^p over the whole run, as in LEGW, not over the steps
-        after the warmup.
-      width: model width for "noam"; its rate after the warmup is base_learning_rate * (width * max(step, warmup))^-1/2
-        (docs/sources.md, mlperf 1.4).
-      warmup_curve: "linear", or "exponential" from a hundredth of the peak (GNMT; docs/sources.md, mlperf 1.5).
-      decay_start_step, decay_interval, max_decays: "gnmt" multiplies by `factor` every `decay_interval` steps, starting
-        at step `decay_start_step`, at most `max_decays` times.
-      first_step: the schedule's step at the first update; published code that counts before it updates has 1 or 2.
-      decay_at_start: whether the first decay of "gnmt" is at `decay_start_step`, as in the reference, or one interval
-        later, as in Google's code (docs/sources.md, mlperf 0.6).
-    """
-
-    kind: str = "poly"
-    warmup_epochs: float = 5.0
-    warmup_steps: float = 0.0
-    initial_learning_rate: float = 0.0
-    train_epochs: float = 0.0
-    power: float = 2.0
-    end_learning_rate: float = 1e-4
-    boundaries: tuple[float, ...] = ()
-    factor: float = 0.1
-    decay_over_whole_run: bool = False
-    width: int = 1024
-    warmup_curve: str = "linear"
-    decay_start_step: int = 0
-    decay_interval: int = 0
-    max_decays: int = 4
-    decay_at_start: bool = False
-    first_step: int = later_field(0)
-    drops_round_down: bool = later_field(False)
-
-    def warmup_length(self, steps_per_epoch: float) -> float:
-        """Length of the warmup in steps, not rounded."""
-        return self.warmup_steps or self.warmup_epochs * steps_per_epoch
-
-    def logged_warmup_epochs(self, steps_per_epoch: float) -> float:
-        """Length of the warmup in epochs; `warmup_steps` takes precedence over `warmup_epochs`."""
-        return self.warmup_steps / steps_per_epoch if self.warmup_steps else self.warmup_epochs
-
-    def decay_start(self, steps_per_epoch: float) -> float:
-        """Where "poly" and "cosine" start: `warmup_steps`, else the warmup epochs rounded down; 0 over the whole run.
-
-        The rounding is `warm * N // B` in G7 resnet-research-TF-tpu-v3-8192/lars_util.py.
-        """
-        if self.decay_over_whole_run:
-            return 0
-        # Rounded to six decimals first, so that 28.999999999999996 counts as 29 steps.
-        return self.warmup_steps or math.floor(round(self.warmup_epochs * steps_per_epoch, 6))
-
-    def decay_end(self, steps_per_epoch: float, train_steps: int) -> int:
-        """The step at which "poly" and "cosine" end: at `train_epochs`, or at the end of training."""
-        return round(self.train_epochs * steps_per_epoch) or train_steps
-
-    def decay_steps(self, steps_per_epoch: float, train_steps: int) -> float:
-        """Steps over which "poly" and "cosine" decay: T - Sw + 1 (lars_util.py as above), or T over the whole run.
-
-        T is the decay's end and Sw its start, in steps.
-        """
-        end = self.decay_end(steps_per_epoch, train_steps)
-        return max(end - self.decay_start(steps_per_epoch) + (0 if self.decay_over_whole_run else 1), 1)
+from common.config.schedule import Constant, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +18,10 @@ class Communication:
     """How a run sums gradients and updates weights; see gradient_sum.py and sharded_update.py in common/distributed/.
 
     Attributes:
-      algorithm: "flat"; "hierarchical" (within a node, then across nodes) or "2d" (rows, then columns).
-      group_size: replicas per node ("hierarchical") or per row ("2d"); 0 means the replicas of one host for
-        "hierarchical" and the divisor nearest to the square root for "2d".
+      algorithm: "flat", or "2d": rows, then columns, as in section 2 of the pods paper.
       bucket_bytes: size in bytes of the buckets in which gradients are summed, in reverse order of creation.
-      wire: "full" sends gradients as they are; "bf16" sends bfloat16 and sums in fp32; "bf16_sum" sends bfloat16 and
-        the collective adds in bfloat16 (published TPU code: `use_bf16_gradients_ar`).
+      wire: "full" sends gradients as they are; "bf16_sum" sends bfloat16 and the collective adds in bfloat16
+        (published TPU code: `use_bf16_gradients_ar`).
       shard_weight_update: whether each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
       shard_in_blocks: with shard_weight_update, a replica's part is a block of a weight's rows and columns, cut from
         the whole sum (common/distributed/block_update.py); this avoids copies on TPUs.
@@ -112,7 +30,6 @@ class Communication:
     """
 
     algorithm: str = "flat"
-    group_size: int = 0
     bucket_bytes: int = 32 * 2**20
     wire: str = "full"
     shard_weight_update: bool = False
@@ -145,17 +62,13 @@ class RunConfig:
       communication: how the run sums gradients and updates weights.
       global_batch_size: examples per step over all replicas and micro-batches.
       accumulation_steps: micro-batches per step and replica.
-      steps_per_execution: training steps per call of a compiled program (Keras's name); for backends that loop in
-        Python (`replicas=pjrt`).
       compile: use of XLA: "auto" (off on a CPU; elsewhere on if backend and network allow it), "on" (an error if they
         do not), "off".
       num_train_examples, num_eval_examples: sizes of the two sets, as logged; the run compares them with the data.
       eval_batch_size: examples per evaluation step, over all replicas.
       train_epochs, train_steps: maximum length of the run; `train_steps` takes precedence unless it is 0.
-      steps_per_epoch_rounding: "floor" or "ceil".
       steps_per_block: training steps between evaluations; 0 derives it from `epochs_per_block`.
-      epochs_per_block, first_block_epochs: epochs between evaluations, and before the first one (0: the same).
-      first_block_steps: training steps before the first evaluation; 0 derives it from `first_block_epochs`.
+      epochs_per_block: epochs between evaluations.
       eval_epochs: epochs at which the first evaluations take place, if they are unevenly spaced; later ones follow
         every `epochs_per_block`. Their steps are in proportion to `steps_per_block`.
       quality_target: the quality to reach, in the logged unit; None: the run has no target, trains to its end or
@@ -165,8 +78,6 @@ class RunConfig:
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
       init: file of weights to start from, as far as they fit: a checkpoint, or a file that
         common/layers/weight_files.py reads; "" starts as the preset says. `--init=FILE` is short for it.
-      frozen_stages: number of the network's first stages that stay at their initial weights; `stages` in
-        BENCHMARK/config.py lists the stages. `--frozen_stages=N` is short for it.
     """
 
     benchmark: str = rule_field("")
@@ -194,29 +105,34 @@ class RunConfig:
     eval_batch_size: int = system_field(1)
     train_epochs: float = system_field(1.0)
     train_steps: int = system_field(0)
-    steps_per_epoch_rounding: str = "ceil"
     steps_per_block: int = system_field(0)
     epochs_per_block: float = system_field(1.0)
-    first_block_epochs: float = system_field(0.0)
-    first_block_steps: int = system_field(0)
     quality_target: float | None = 0.0
     checkpoint_blocks: int = system_field(1)
     loss_scale_growth_steps: int = later_field(0, closed="free")
-    steps_per_execution: int = later_field(1, closed="free")
     eval_epochs: tuple[float, ...] = later_field((), closed="free")
     patience: int = later_field(0, closed="free")
     init: str = later_field("")
-    frozen_stages: int = later_field(0)
     optimizer: Optimizer = Lars()
-    schedule: Schedule = Schedule()
+    schedule: Schedule = Constant()
 
     # For benchmarks that can start from a trained network: the field that names its file, and the network from which a
     # closed run must start (timetotrain/run/closed_division.py).
     weights_field: ClassVar[str] = ""
     starts_from: ClassVar[str] = ""
     # The network's stages, starting at the input. Each stage lists the prefixes of its layers' names
-    # (common/train/names.py); `frozen_stages` counts stages.
+    # (common/train/names.py). A benchmark with stages derives from `FrozenStages`, too.
     stages: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    frozen_stages: ClassVar[int] = 0
+    # How the steps of an epoch are rounded: "ceil" or "floor". A benchmark whose sources differ has it as a field.
+    steps_per_epoch_rounding: ClassVar[str] = "ceil"
+    # The rounds whose rules a run's log can follow, and what tells people how far a run is, if not epochs.
+    rulesets: ClassVar[tuple[str, ...]] = ("0.6.0", "0.7.0")
+    counted: ClassVar[str] = ""
+    # Whether the flag --config.legw (common/config/legw.py) may scale a preset.
+    scales_by_legw: ClassVar[bool] = True
+    # The kinds of schedules that it takes, besides "constant" and one of your own.
+    schedules: ClassVar[tuple[str, ...]] = ("poly", "step", "cosine", "noam", "gnmt")
     # The quality metric's name and unit (common/config/quality.py), and the fields with its targets.
     quality: ClassVar[Measure] = Measure("quality")
     target_fields: ClassVar[tuple[str, ...]] = ("quality_target",)
@@ -240,7 +156,10 @@ class RunConfig:
 
     def single_replica(self) -> RunConfig:
         """Returns the configuration of one replica that runs alone: its share of the batch, no communication."""
-        alone = dataclasses.replace(self, **self.single_replica_changes())
+        changes = self.single_replica_changes()
+        # A field that can have one value only is a constant of the benchmark's class.
+        own = {field.name for field in dataclasses.fields(self)}
+        alone = dataclasses.replace(self, **{name: value for name, value in changes.items() if name in own})
         alone.validate()
         return alone
 
@@ -254,8 +173,12 @@ class RunConfig:
             "global_batch_size": self.global_batch_size // self.num_groups,
             "eval_batch_size": self.eval_batch_size // self.num_groups,
             "compile": "on",
-            "steps_per_execution": 1,
         }
+
+    @property
+    def sends_weights(self) -> bool:
+        """Whether replicas send each other weights during a step, in the precision of products."""
+        return False
 
     @property
     def num_groups(self) -> int:
@@ -302,6 +225,26 @@ class RunConfig:
         return "kernels transposed to TensorFlow's layout" if self.initial_weights_file else "none"
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes of weights and slots of a network too large for a host, each of whose initial weights has its own seed.
+
+        A backend that keeps the state on devices builds, compiles and saves it in parts. 0: a host holds the state.
+        """
+        return 0
+
+    @property
     def micro_batch_size(self) -> int:
         """Examples that one replica processes at once; with partitions, it holds only its rows of each example."""
         return self.global_batch_size // (self.num_groups * self.accumulation_steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenStages:
+    """Mixin of a configuration whose network can keep its first stages.
+
+    Attributes:
+      frozen_stages: number of the network's first stages that stay at their initial weights; `stages` in
+        BENCHMARK/config.py lists the stages. `--frozen_stages=N` is short for it.
+    """
+
+    frozen_stages: int = later_field(0)

@@ -12,15 +12,14 @@ from typing import Any
 from common.config import plugins
 from common.config.clock import Clock
 from common.config.ranges import at_least, one_of
-from common.errors import UserError, near
+from common.config.rules import SCHEDULES
+from common.config.schedule import Schedule
+from common.errors import UserError
 
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
-RULESETS = ("0.6.0", "0.7.0")
 REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu", "pjrt")
-SUMMATIONS = ("flat", "hierarchical", "2d")
-WIRES = ("full", "bf16", "bf16_sum")
-SCHEDULES = ("constant", "poly", "step", "cosine", "noam", "gnmt")
-WARMUPS = ("linear", "exponential")
+SUMMATIONS = ("flat", "2d")
+WIRES = ("full", "bf16_sum")
 LARGEST_SEED = 2**32 - 1  # The largest seed that np.random.seed accepts.
 # Of float32: the least normal number (devices flush smaller ones to 0), where infinity begins, half a digit below 1.
 _LEAST_NORMAL, _LARGEST, _HALF_DIGIT = 2.0**-126, 2.0**128 * (1 - 2.0**-25), 2.0**-25
@@ -33,7 +32,7 @@ def check_values(config: Any) -> None:
     Raises UserError if a value is unknown or out of range, or two fields contradict each other.
     """
     one_of(config, "precision", PRECISIONS)
-    one_of(config, "ruleset", RULESETS)
+    one_of(config, "ruleset", config.rulesets)
     one_of(config, "replicas", REPLICAS)
     one_of(config, "division", ("closed", "open"))
     one_of(config, "compile", ("auto", "on", "off"))
@@ -41,12 +40,12 @@ def check_values(config: Any) -> None:
     one_of(config, "communication.wire", WIRES)
     one_of(config, "steps_per_epoch_rounding", ("floor", "ceil"))
     at_least(config, 1, "num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
-    at_least(config, 1, "steps_per_execution", "checkpoint_blocks", "schedule.width")
+    at_least(config, 1, "checkpoint_blocks")
     at_least(config, 0, "frozen_stages", "loss_scale_growth_steps", "patience")
-    at_least(config, 0, "communication.segments", "communication.group_size")
+    at_least(config, 0, "communication.segments")
     # Lengths; 0 derives most of them from another field.
-    at_least(config, 0, "train_steps", "steps_per_block", "first_block_steps")
-    at_least(config, 0, "train_epochs", "epochs_per_block", "first_block_epochs")
+    at_least(config, 0, "train_steps", "steps_per_block")
+    at_least(config, 0, "train_epochs", "epochs_per_block")
     _check_evaluations(config)
     _check_numbers(config)
     _check_own_functions(config)
@@ -78,41 +77,27 @@ def check_stages(config: Any) -> None:
     """
     config.optimizer.check()
     _check_digits(config)
-    check_schedule(config.schedule, Clock.of(config).steps_per_epoch)
+    schedule, taken = config.schedule, ("constant", *config.schedules)
+    check_schedule(schedule, Clock.of(config).steps_per_epoch)
+    if not schedule.is_own and schedule.kind not in taken:
+        raise schedule.refused("kind", f"{config.benchmark} takes {', '.join(taken)}, or MODULE:FUNCTION")
 
 
-def check_schedule(schedule: Any, steps_per_epoch: float) -> None:
+def check_schedule(schedule: Schedule, steps_per_epoch: float) -> None:
     """Checks a schedule.
 
     Args:
       steps_per_epoch: examples / batch, not rounded.
 
-    Raises UserError: an unknown kind or warmup, or a wrong value in a field that the kind needs.
+    Raises UserError: an unknown kind, or a value that the kind cannot use.
     """
-    if not plugins.is_own(schedule.kind) and schedule.kind not in SCHEDULES:
-        raise _unknown("schedule.kind", schedule.kind, SCHEDULES)
-    if schedule.warmup_curve not in WARMUPS:
-        raise _unknown("schedule.warmup_curve", schedule.warmup_curve, WARMUPS)
-    if schedule.kind == "step" and not schedule.boundaries:
-        raise UserError("config.schedule.boundaries is empty: kind 'step' needs the epochs of its drops")
-    if schedule.kind == "noam" and schedule.warmup_length(steps_per_epoch) <= 0:
-        raise UserError("config.schedule.warmup_steps=0.0: kind 'noam' starts at infinity without a warmup")
-    if schedule.kind == "gnmt" and schedule.decay_interval < 1:
-        interval = f"config.schedule.decay_interval={schedule.decay_interval}"
-        raise UserError(f"{interval}: kind 'gnmt' needs a positive number of steps")
+    SCHEDULES.of(schedule.kind)
+    schedule.check(steps_per_epoch)
 
 
 def _check_digits(config: Any) -> None:
     """Raises UserError for a value that the precision of weights and slots cannot carry."""
-    rule, double = config.optimizer, config.precision == "fp64"
-    # Below this ridge, the roots of singular matrices do not converge (lab/bench/precision.py).
-    least = 1e-15 if double else 1e-7
-    if rule.name == "shampoo" and rule.matrix_epsilon < least:
-        raise UserError(
-            f"config.optimizer.matrix_epsilon={rule.matrix_epsilon}: roots in config.precision={config.precision} need "
-            f"at least {least}; use 1e-6"
-        )
-    if double:
+    if config.precision == "fp64":
         return
     for path, value in _numbers(config):
         if value and not _LEAST_NORMAL <= abs(value) < _LARGEST:
@@ -149,11 +134,6 @@ def check_backend(config: Any) -> None:
         refuse_compile_on(config, "its programs cannot stand between exchanges")
     if config.partitions > 1 and config.replicas in ("horovod", "multiworker"):
         refuse_compile_on(config, f"config.partitions={config.partitions} exchanges in the forward pass")
-    if config.steps_per_execution > 1 and config.replicas != "pjrt":
-        raise UserError(
-            f"config.steps_per_execution={config.steps_per_execution}: config.replicas={config.replicas} has its "
-            "loop in TensorFlow; use 1, or config.replicas=pjrt"
-        )
 
 
 def refuse_compile_on(config: Any, why: str) -> None:
@@ -165,29 +145,12 @@ def refuse_compile_on(config: Any, why: str) -> None:
         )
 
 
-def check_one_shape(config: Any, shapes: int) -> None:
-    """Checks `steps_per_execution` for a benchmark whose training batches have several shapes.
-
-    Raises UserError if one call takes several steps, but batches have several shapes.
-    """
-    if config.steps_per_execution > 1 and shapes > 1:
-        raise UserError(
-            f"config.steps_per_execution={config.steps_per_execution}: batches here have {shapes} shapes, and a call "
-            "takes steps of one; use 1"
-        )
-
-
 def _check_division(config: Any) -> None:
     """Raises UserError if batches do not divide evenly among replicas, or replicas among groups."""
     communication, partitions = config.communication, config.partitions
     if communication.shard_in_blocks and not communication.shard_weight_update:
         group = "config.communication"
         raise UserError(f"{group}.shard_in_blocks=True needs {group}.shard_weight_update=True")
-    if communication.shard_in_blocks and config.optimizer.has_matrices:
-        raise UserError(
-            f"config.communication.shard_in_blocks=True: {config.optimizer.name} needs whole matrices; leave it out, "
-            "config.communication.shard_weight_update=True then gives each replica whole matrices"
-        )
     if partitions < 1 or config.num_replicas % partitions:
         replicas = f"config.num_replicas={config.num_replicas}"
         raise UserError(f"config.partitions={partitions} does not divide {replicas}")
@@ -208,27 +171,14 @@ def _check_division(config: Any) -> None:
             f"config.eval_batch_size={config.eval_batch_size} does not divide by {config.num_groups} "
             f"{groups}; use a multiple of {config.num_groups}"
         )
-    if communication.group_size and config.num_replicas % communication.group_size:
-        raise UserError(
-            f"config.communication.group_size={communication.group_size} does not divide "
-            f"{config.num_replicas} replicas; use a divisor, or 0"
-        )
 
 
 def _check_evaluations(config: Any) -> None:
-    """Raises UserError if `eval_epochs` does not ascend, or if another field sets the first evaluation."""
+    """Raises UserError if `eval_epochs` does not ascend."""
     epochs = config.eval_epochs
-    if not epochs:
-        return
     # In this form, nan fails.
     if not all(0 < a < math.inf for a in epochs) or any(a >= b for a, b in zip(epochs, epochs[1:])):
         raise UserError(f"config.eval_epochs={list(epochs)}: must be positive and ascend")
-    for name in ("first_block_epochs", "first_block_steps"):
-        if getattr(config, name):
-            raise UserError(
-                f"config.{name}={getattr(config, name)}: config.eval_epochs={list(epochs)} says when the first "
-                "evaluations are; give one of the two"
-            )
 
 
 def _check_own_functions(config: Any) -> None:
@@ -250,12 +200,6 @@ def _check_numbers(config: Any) -> None:
     for name in _AVERAGES:
         if not (value := getattr(config.optimizer, name, 0)) < 1:
             raise UserError(f"config.optimizer.{name}={value}: must be below 1")
-    if not all(0 <= epoch < math.inf for epoch in config.schedule.boundaries):
-        raise UserError(f"config.schedule.boundaries={config.schedule.boundaries}: epochs must be at least 0")
-    for name in ("train_epochs", "epochs_per_block", "first_block_epochs"):
+    for name in ("train_epochs", "epochs_per_block"):
         if not (value := getattr(config, name)) < math.inf:
             raise UserError(f"config.{name}={value}: must be a finite number")
-
-
-def _unknown(field: str, value: str, known: tuple[str, ...]) -> UserError:
-    return UserError(f"config.{field}={value!r}: unknown{near(value, known)}; known: {', '.join(known)}")

@@ -7,14 +7,15 @@ import pytest
 from common.config.legw import legw
 from common.config.optimizer import Adam, Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
-from common.config.schema import RunConfig, Schedule
+from common.config.schedule import Constant
+from common.config.schema import RunConfig
 
 BASE = RunConfig(
     num_train_examples=800,
     num_eval_examples=8,
     global_batch_size=8,
     optimizer=Sgd(base_learning_rate=0.5, momentum=0.7),
-    schedule=Schedule(kind="constant", warmup_epochs=0.25),
+    schedule=Constant(warmup_epochs=0.25),
 )
 
 

@@ -1,0 +1,126 @@
+"""Lists who sets each field of a configuration: a preset, a page, a script of lab/, own data. Others are constants.
+
+`python -m tests.common.config.test_who_sets BENCHMARK` prints the list.
+"""
+
+import dataclasses
+import functools
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from common.config import benchmarks
+from common.config.rules import SCHEDULES
+from common.config.schema import RunConfig
+from common.files import ROOT
+
+# Fields that a published source has as an option of its own, though no preset has another value.
+SOURCES = {
+    "communication.algorithm": "section 2 of Scale MLPerf-0.6 Models on Google TPU-v3 Pods",
+    "batch_norm_tile_rows": "replicas of a tile share statistics; common/distributed/replicas/base.py",
+    "batch_norm_grid_columns": "as batch_norm_tile_rows",
+    "schedule.max_decays": "a key of GNMT's closed rules",
+    "decode.beam_size": "a key of the rules of GNMT and the Transformer",
+    "decode.alpha": "a key of the rules of GNMT and the Transformer",
+    "decode.coverage": "a key of GNMT's rules",
+    "data.eval_reference": "the other half of data.eval_source",
+    **dict.fromkeys(
+        ("norm_epsilon", "init_std", "rope.base", "rope.low", "rope.high", "rope.original_length"),
+        "Llama's published configuration",
+    ),
+    "attention": "forms of one function, chosen by the device",
+    "data.crop": "own pictures that a crop would spoil; the paper's figures without it",
+}
+# Fields that tests alone set, for networks of a few weights.
+SMALL = {"communication.bucket_bytes", "mask_size", "mask_convs", "score_threshold"}
+# The number of fields of each benchmark besides the optimizer's; it may only fall.
+MOST = {"gnmt": 69, "llama31_8b": 66, "maskrcnn": 91, "mnist": 58, "ptb": 58, "resnet": 78, "ssd": 80}
+MOST |= {"transformer": 66, "tsm_kinetics": 65}
+# What decides a field of a run: rules for own data and machines, and flags with a name of their own.
+_OWN_DATA = ("common/config/*.py", "common/detection/custom_pictures.py", "timetotrain/run/request.py")
+
+
+def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yields (path, value, default) of each field, also in groups."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, value, field.default
+
+
+def paths(config: RunConfig) -> set[str]:
+    """The fields of a benchmark's configuration, those of every kind of schedule that it takes among them."""
+    kinds = [SCHEDULES.classes[kind] for kind in ("constant", *config.schedules)]
+    schedule = {f"schedule.{field.name}" for kind in kinds for field in dataclasses.fields(kind)}
+    return schedule | {path for path, *_ in leaves(config)}
+
+
+@functools.cache
+def named() -> dict[str, tuple[str, set[str]]]:
+    """{file: (kind of user, the fields that it names as a flag, a key or a keyword)}."""
+    places = {
+        "page": ("*.md", "docs/*.md", "*/README.md"),
+        "lab": ("lab/**/*.py", "lab/**/*.json", "lab/**/*.csv"),
+        "own data": (*_OWN_DATA, "*/custom_data.py", "*/presets.py"),
+    }
+    forms = {
+        "page": r"config\.([\w.]*\w)|--(\w+)[= `]",
+        "lab": r"config\.([\w.]*\w)=|[\"']([\w.]*\w)[\"']|\b([\w.]*\w)=",
+        "own data": r"[\"']([\w.]*\w)[\"']|\b(\w+)=",
+    }
+    found = {}
+    for kind, patterns in places.items():
+        for path in (path for pattern in patterns for path in sorted(ROOT.glob(pattern))):
+            if path.name not in ("CHANGELOG.md", "removed.py"):
+                words = re.findall(forms[kind], path.read_text(encoding="utf-8"))
+                found[path.relative_to(ROOT).as_posix()] = kind, {word for match in words for word in match}
+    return found
+
+
+def users(benchmark: str) -> dict[str, set[str]]:
+    """{field: who sets it}, without the optimizer's fields; a field of every benchmark may have its user elsewhere."""
+    presets = {name: benchmarks.module(name, "presets").PRESETS for name in benchmarks.NAMES}
+    own = [path for path in paths(presets[benchmark]["cpu-tiny"]) if not path.startswith("optimizer.")]
+    found = {path: elsewhere(benchmark, path) for path in own}
+    shared = paths(RunConfig())
+    for other, one in presets.items():
+        for system, preset in one.items():
+            for path, value, default in leaves(preset):
+                if path in found and value != default and (other == benchmark or path in shared):
+                    found[path].add(f"{other}/{system}")
+    return found
+
+
+def elsewhere(benchmark: str, path: str) -> set[str]:
+    """The files besides presets that set a field: by its path, or its last part as a keyword beside a group."""
+    leaf = path.rpartition(".")[2]
+    return {
+        file
+        for file, (kind, words) in named().items()
+        if (file.partition("/")[0] not in benchmarks.NAMES or file.startswith(benchmark) or kind == "page")
+        and (path in words or (kind == "own data" and leaf in words))
+    }
+
+
+@pytest.mark.parametrize("benchmark", benchmarks.NAMES)
+def test_every_field_has_somebody_who_sets_it(benchmark: str) -> None:
+    nobody = {path for path, who in users(benchmark).items() if not who and path not in {*SOURCES, *SMALL}}
+    assert not nobody, (
+        f"{benchmark}: a constant would do (ClassVar; common/config/removed_fields.json names it)"
+    )
+
+
+@pytest.mark.parametrize("benchmark", benchmarks.NAMES)
+def test_no_benchmark_has_more_fields_than_before(benchmark: str) -> None:
+    assert len(users(benchmark)) <= MOST[benchmark]
+
+
+if __name__ == "__main__":
+    for one, who_sets in sorted(users(sys.argv[1]).items()):
+        reason = SOURCES.get(one, "tests" if one in SMALL else "")
+        print(f"{one}: {', '.join(sorted(who_sets)[:4]) or reason}{', ...' if len(who_sets) > 4 else ''}")
