@@ -146,9 +146,9 @@ class Block(Piece):
             whole[inside] = block[there]
         return [whole.reshape(self.shapes[0])]
 
-    def slot_parts(self, values: Sequence[np.ndarray], initial: np.ndarray) -> np.ndarray:
-        if not initial.ndim:
-            return super().slot_parts(values, initial)
+    def slot_parts(self, values: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+        if not shape:
+            return super().slot_parts(values, shape)
         blocks = np.zeros([self.replicas, *self.grid.block], values[0].dtype)
         for replica, block in enumerate(blocks):
             inside, there = self.grid.own(replica)
@@ -170,7 +170,7 @@ class BlockUpdate(ShardedUpdate):
             shape = tuple(weight.shape)
             layout = grid(_viewed(shape), count, rows)
             about = {"shapes": (shape,), "replicas": count, "grid": layout}
-            pieces.append([Block((i,), one.adapts, one.regularised, rows, layout.block, **about)])
+            pieces.append([Block((i,), one.adapts, one.regularized, rows, layout.block, **about)])
         return pieces
 
     def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -1,12 +1,7 @@
-"""Sums gradients over replicas: in buckets, in full precision or bf16 on the wire, along one or two stages of groups.
+"""Sums gradients over replicas: in buckets, in full precision or bfloat16, along one or two stages of groups.
 
-With bf16 on the wire, the replicas either exchange all parts and add them up in fp32, or let the collective add in
-bf16. The first is more exact. The second is faster on a TPU's torus: there, exchanging all parts takes
-several times as long, and so does adding up one part of every replica.
-
-Section 2 of the pods paper sums along the rows of a torus, then along its columns. A cluster of nodes sums within each
-node, then across nodes, then distributes the sums within the node. Both are reduce-scatters over groups, followed by
-all-gathers. They use the collectives of `common.distributed.replicas.base`, so they work on every backend.
+Section 2 of the pods paper sums along the rows of a torus, then along its columns: reduce-scatters over groups,
+followed by all-gathers. They use the collectives of `common.distributed.replicas.base`, so they work on every backend.
 """
 
 import dataclasses
@@ -17,7 +12,6 @@ import tensorflow as tf
 
 from common.config.schema import Communication
 from common.distributed.replicas.base import Groups, Replicas, contiguous_groups, flatten, unflatten
-from common.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +23,7 @@ class Route:
 
     Attributes:
       num_replicas: replicas of the run.
-      row: replicas of a row or node; `num_replicas` if there is only one stage.
+      row: replicas of a row; `num_replicas` if there is only one stage.
     """
 
     num_replicas: int
@@ -57,32 +51,18 @@ class Route:
         return (replica % self.row) * (self.num_replicas // self.row) + replica // self.row
 
 
-def route(communication: Communication, num_replicas: int, node_size: int = 1) -> Route:
-    """Returns the route of a configuration. Raises UserError if `group_size` does not divide the number of replicas.
+def route(communication: Communication, num_replicas: int) -> Route:
+    """Returns the route of a configuration; a row of "2d" is the divisor nearest to the square root.
 
     Args:
       num_replicas: replicas over all processes.
-      node_size: replicas of one host, the default `group_size` of "hierarchical".
     """
-    row = communication.group_size
     if communication.algorithm == "flat":
-        row = num_replicas
-    elif row == 0 and communication.algorithm == "hierarchical":
-        row = node_size
-    elif row == 0:
-        divisors = [d for d in range(1, num_replicas + 1) if num_replicas % d == 0]
-        row = min(divisors, key=lambda d: abs(math.log(d * d / num_replicas)))
-    if row < 0 or num_replicas % row:
-        raise UserError(
-            f"config.communication.group_size={row} does not divide {num_replicas} replicas; use a divisor"
-        )
+        return Route(num_replicas, num_replicas)
+    divisors = [d for d in range(1, num_replicas + 1) if num_replicas % d == 0]
+    row = min(divisors, key=lambda d: abs(math.log(d * d / num_replicas)))
     # Rows of one, or one row: a single stage.
     return Route(num_replicas, num_replicas if row == 1 else row)
-
-
-def route_of(replicas: Replicas, communication: Communication) -> Route:
-    """Returns the route of a configuration on a backend."""
-    return route(communication, replicas.num_replicas, replicas.node_size)
 
 
 def buckets(tensors: Sequence[tf.Tensor], bucket_bytes: int) -> list[list[int]]:
@@ -114,12 +94,12 @@ def sum_gradients(
 ) -> list[tf.Tensor]:
     """Inside `run`: returns the sums of the gradients over all replicas, bit-identical on each of them."""
     sums: list[tf.Tensor | None] = [None] * len(gradients)
-    plan = route_of(replicas, communication)
+    plan = route(communication, replicas.num_replicas)
     for bucket in buckets(gradients, communication.bucket_bytes):
         members = [gradients[i] for i in bucket]
         if replicas.num_replicas == 1:
             total = members
-        elif communication.wire != "bf16" and plan.columns is None:
+        elif plan.columns is None:
             # With one stage, use the backend's own all-reduce; a cast to the same type does nothing.
             dtype = members[0].dtype
             wire = tf.bfloat16 if communication.wire == "bf16_sum" else dtype
@@ -145,19 +125,13 @@ def _sum_bucket(replicas: Replicas, tensors: list[tf.Tensor], plan: Route, wire:
 def scatter(replicas: Replicas, whole: tf.Tensor, plan: Route, wire: str) -> tf.Tensor:
     """Inside `run`: returns this replica's part, `plan.part(replica)`, of the sum of `whole` [n] over all replicas.
 
-    With wire "bf16", replicas exchange bfloat16 parts and add them up in the precision of `whole`.
+    With wire "bf16_sum", replicas exchange and add bfloat16.
     """
     if replicas.num_replicas == 1:
         return whole
     for groups in plan.stages:
-        if wire == "full":
-            whole = replicas.reduce_scatter(whole, groups=groups)
-        elif wire == "bf16_sum":
-            whole = tf.cast(replicas.reduce_scatter(tf.cast(whole, tf.bfloat16), groups=groups), whole.dtype)
-        else:
-            size = len(groups[0]) if groups else plan.num_replicas
-            received = replicas.all_to_all(tf.cast(whole, tf.bfloat16), groups=groups)
-            whole = tf.reduce_sum(tf.cast(tf.reshape(received, [size, -1]), whole.dtype), axis=0)
+        sent = tf.cast(whole, tf.bfloat16) if wire == "bf16_sum" else whole
+        whole = tf.cast(replicas.reduce_scatter(sent, groups=groups), whole.dtype)
     return whole
 
 

@@ -6,6 +6,7 @@ launcher, every function does nothing. TensorFlow-free.
 
 import contextlib
 import faulthandler
+import itertools
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 VARIABLE = "LAUNCH_PIPE"
@@ -28,7 +29,7 @@ ALONE_SECONDS = 3600.0
 _ALONE_POLL_SECONDS = 5.0
 # Makes a process with a launcher print the stacks of its Python threads.
 STACKS = signal.SIGQUIT
-# The longest text in a message: writes shorter than PIPE_BUF (4096 bytes on Linux) are whole or fail.
+# Bytes of the longest text in a message: writes shorter than PIPE_BUF (4096 bytes on Linux) are whole or fail.
 LONGEST = 2000
 
 
@@ -40,6 +41,7 @@ class Link:
         self.step = -1
         self.own_seconds: Mapping[str, float] | None = None
         self.phase = self.part = ""
+        self.waits = False
 
     def start(self, several: bool = False) -> None:
         """Starts the heartbeat if a launcher listens, else a watchdog if this is one of `several` processes.
@@ -63,8 +65,9 @@ class Link:
         if self._pipe is None:
             return False
         try:
-            facts = {k: v[:LONGEST] if isinstance(v, str) else v for k, v in facts.items()}
-            os.write(self._pipe, json.dumps({"pid": os.getpid(), **facts}).encode() + b"\n")
+            facts = {k: _cut(v) if isinstance(v, str) else v for k, v in facts.items()}
+            facts = {"pid": os.getpid(), "at": time.monotonic(), **facts}
+            os.write(self._pipe, json.dumps(facts).encode() + b"\n")
         except BlockingIOError:
             return False  # The pipe is full because the launcher is stopped; it reads the pipe later.
         except OSError:
@@ -89,6 +92,15 @@ class Link:
         """Says what the process does from now on: "trains", "saves a checkpoint"; returns what it did before."""
         before, self.phase = self.phase, name
         return before
+
+    @contextlib.contextmanager
+    def waits_for_others(self) -> Iterator[None]:
+        """Says, while it holds, that the process is in an exchange with the others, between two steps."""
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
 
     def _watch_alone(self) -> None:
         """Does what the launcher would: ends a process that waits for others without end."""
@@ -115,7 +127,14 @@ class Link:
         os._exit(128 + signal.SIGTERM)
 
     def _beat_once(self) -> bool:
-        return self.tell(step=self.step, own_seconds=self.own_seconds, phase=self.phase, part=self.part)
+        facts = {"step": self.step, "own_seconds": self.own_seconds, "phase": self.phase, "part": self.part}
+        return self.tell(**facts, waits=self.waits)
+
+
+def _cut(text: str) -> str:
+    """Returns as much of a text's beginning as takes `LONGEST` bytes in JSON."""
+    ends = itertools.accumulate(len(json.dumps(character)) - 2 for character in text[:LONGEST])
+    return text[: sum(end <= LONGEST for end in ends)]
 
 
 def _is_pipe(number: int) -> bool:
@@ -126,3 +145,4 @@ def _is_pipe(number: int) -> bool:
 
 _LINK = Link()
 start, tell, at_step, step, phase = _LINK.start, _LINK.tell, _LINK.at_step, _LINK.last_step, _LINK.in_phase
+waits_for_others = _LINK.waits_for_others

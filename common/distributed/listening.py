@@ -1,20 +1,14 @@
-"""Chooses the address that a process's servers listen on, and makes TensorFlow's server bind to it.
-
-TensorFlow's server runs any graph that reaches its port, and it binds to every interface (`0.0.0.0` in
-tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc, which has no option). So `bound_to` puts a function in
-front of the C library's `bind`, for one library and for as long as the server starts.
-"""
+"""Chooses the address that a process's servers listen on, and reads from the kernel which they listen on."""
 
 import contextlib
-import ctypes
 import ipaddress
 import os
-import platform
+import pathlib
 import socket
 import struct
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from common.errors import UserError
 
@@ -23,18 +17,9 @@ ALLOWED = "TIMETOTRAIN_ALLOW_PUBLIC"
 LOOPBACK = "127.0.0.1"
 # As long as the processes wait for each other (replicas/cluster.py): a cluster's names may come with its hosts.
 NAME_SECONDS = 120.0
-
-# <elf.h>: tags of the dynamic section, and the relocations of a pointer to a function, by machine.
-_STRTAB, _SYMTAB, _RELA, _RELASZ, _JMPREL, _PLTRELSZ = 5, 6, 7, 8, 23, 2
-_POINTERS = {"x86_64": (6, 7), "aarch64": (1025, 1026)}
-# `use_errno`, so that the library sees the error of the real `bind`.
-_BIND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, use_errno=True)
-
-
-class _LinkMap(ctypes.Structure):
-    """The start of <link.h>'s struct link_map, which a handle of dlopen points to."""
-
-    _fields_ = [("base", ctypes.c_uint64), ("name", ctypes.c_char_p), ("dynamic", ctypes.c_uint64)]
+# A host that lost its first packet answers the second, after a second (RFC 6298).
+SILENT_SECONDS = 3.0
+_LISTENS = "0A"  # TCP_LISTEN in Linux's include/net/tcp_states.h.
 
 
 def own_address(hosts: Sequence[str], index: int) -> str:
@@ -68,6 +53,20 @@ def own_address(hosts: Sequence[str], index: int) -> str:
     return address
 
 
+def names_from_here(hosts: Sequence[str], index: int) -> list[str]:
+    """Returns the hosts as this one, `hosts[index]`, can reach them: itself by its address where its name is loopback.
+
+    Debian's installer gives a host's own name 127.0.1.1, where no server of a run on several hosts listens.
+
+    Raises UserError: as `own_address`.
+    """
+    own = hosts[index]
+    if not _is_loopback(own) or all(map(_is_loopback, hosts)):
+        return list(hosts)
+    address = own_address(hosts, index)
+    return [address if host == own else host for host in hosts]
+
+
 def _route(host: str) -> str:
     """Returns the address from which the kernel would send to a host; "" if it cannot."""
     with contextlib.suppress(OSError):
@@ -84,85 +83,40 @@ def _is_loopback(host: str) -> bool:
     return False
 
 
-def sockaddr(given: bytes, address: str) -> bytes:
-    """Returns a sockaddr of the same family and port with `address` in place of a wildcard; `given` if it is none.
-
-    An IPv4 socket cannot have an IPv6 address: it gets the loopback, so that it is open to nobody.
-    """
-    (family,) = struct.unpack_from("=H", given)
-    target = ipaddress.ip_address(address.partition("%")[0])
-    if family == socket.AF_INET and given[4:8] == bytes(4):
-        packed = target.packed if target.version == 4 else socket.inet_aton(LOOPBACK)
-        return given[:4] + packed + given[8:]
-    if family == socket.AF_INET6 and given[8:24] in (bytes(16), bytes(10) + b"\xff\xff" + bytes(4)):
-        mapped = target.packed if target.version == 6 else bytes(10) + b"\xff\xff" + target.packed
-        return given[:8] + mapped + given[24:]
-    return given
+def silent(hosts: Iterable[str], port: int) -> list[str]:
+    """Returns the hosts that neither accept nor refuse a connection: their machine or the network to it is down."""
+    lost = []
+    for host in hosts:
+        try:
+            socket.create_connection((host, port), SILENT_SECONDS).close()
+        except ConnectionRefusedError:
+            continue
+        except OSError:
+            lost.append(host)
+    return lost
 
 
-@contextlib.contextmanager
-def bound_to(address: str, libraries: Sequence[str]) -> Iterator[None]:
-    """While it holds, every wildcard that the libraries bind to becomes `address`.
+class Listener(NamedTuple):
+    """A TCP socket that listens: its address, port and inode."""
 
-    Nothing changes on machines other than x86_64 and aarch64, or if no library is loaded; a warning says so.
-
-    Args:
-      libraries: paths of shared libraries.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.bind.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint]
-
-    def bind(number: int, where: int, size: int) -> int:
-        data = sockaddr(ctypes.string_at(where, size), address)
-        return libc.bind(number, ctypes.cast(ctypes.create_string_buffer(data, size), ctypes.c_void_p), size)
-
-    ours = _BIND(bind)
-    pointer = ctypes.cast(ours, ctypes.c_void_p).value
-    slots = [slot for library in libraries for slot in _slots(library, b"bind")]
-    if not slots:
-        print(
-            f"warning: this machine's TensorFlow listens on every interface, not on {address} alone; whoever reaches "
-            "its port can run code: use a firewall",
-            file=sys.stderr,
-        )
-    before = [slot.value for slot in slots]
-    for slot in slots:
-        _set(libc, slot, pointer)
-    try:
-        yield
-    finally:
-        for slot, value in zip(slots, before):
-            _set(libc, slot, value)
+    address: str
+    port: int
+    inode: str
 
 
-def _slots(library: str, name: bytes) -> list[ctypes.c_uint64]:
-    """Returns the library's pointers to the function `name`, from the relocations in its dynamic section."""
-    kinds = _POINTERS.get(platform.machine(), ())
-    try:
-        handle = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)._handle
-    except OSError:
-        return []
-    loaded = _LinkMap.from_address(handle)
-    entries, at = {}, loaded.dynamic
-    while tag := ctypes.c_int64.from_address(at).value:
-        entries[tag] = ctypes.c_uint64.from_address(at + 8).value
-        at += 16
-    slots = []
-    for table, size in ((_RELA, _RELASZ), (_JMPREL, _PLTRELSZ)):
-        # Struct Elf64_Rela: offset, info (symbol and kind), addend.
-        data = ctypes.string_at(entries[table], entries[size]) if table in entries else b""
-        for offset, info, _ in struct.iter_unpack("=QQq", data):
-            if info & 0xFFFFFFFF in kinds:
-                # Struct Elf64_Sym has 24 bytes and begins with its name's place among the strings.
-                text = ctypes.c_uint32.from_address(entries[_SYMTAB] + 24 * (info >> 32)).value
-                if ctypes.string_at(entries[_STRTAB] + text, len(name) + 1) == name + b"\0":
-                    slots.append(ctypes.c_uint64.from_address(loaded.base + offset))
-    return slots
+def listeners(pid: int | str = "self") -> Iterator[Listener]:
+    """Yields the sockets that listen in a process's network namespace, by the kernel's own table."""
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in pathlib.Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+                _, local, _, state, *fields = line.split()
+                if state == _LISTENS:
+                    words, _, port = local.partition(":")
+                    yield Listener(_address(bytes.fromhex(words)), int(port, 16), fields[5])
 
 
-def _set(libc: ctypes.CDLL, slot: ctypes.c_uint64, value: int) -> None:
-    """Writes a pointer into a page that the loader may have made read-only (RELRO)."""
-    size = os.sysconf("SC_PAGE_SIZE")
-    page = ctypes.addressof(slot) & -size
-    if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(size), 1 | 2) == 0:  # PROT_READ | PROT_WRITE
-        slot.value = value
+def _address(words: bytes) -> str:
+    """Returns the address in the kernel's form, 32-bit words in this machine's order."""
+    packed = b"".join(struct.pack("!I", word) for (word,) in struct.iter_unpack("=I", words))
+    address = ipaddress.ip_address(packed)
+    return str(getattr(address, "ipv4_mapped", None) or address)

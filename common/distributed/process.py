@@ -45,7 +45,7 @@ def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
 
-def of(config: RunConfig) -> Process:
+def place(config: RunConfig) -> Process:
     """Returns this process's place in the run of `config`.
 
     Raises UserError if a multi-process backend was started without its launcher.

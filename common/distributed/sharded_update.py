@@ -4,27 +4,19 @@ Gradients are reduce-scattered, each replica updates its part, and the new weigh
 the replica's own part only. Every weight is cut into N equal parts (the last ones padded with zeros). So all replicas
 do the same work on tensors of the same shapes, and a weight's settings (decay, LARS's ratio) hold for its parts. A
 bucket is [N, sum of its weights' parts], and a replica receives one vector of it. Weights that the rule treats alike
-lie side by side in that vector and are updated as one tensor. Weights that a rule updates as matrices are not cut so:
-each replica gets whole matrices (common/distributed/pieces.py).
+lie side by side in that vector and are updated as one tensor.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from common.distributed import gradient_sum
-from common.distributed.pieces import Piece, Stack, stacks
+from common.distributed.pieces import Piece
 from common.distributed.replicas.base import flatten
-from common.distributed.weight_update import (
-    SlotValues,
-    Tell,
-    WeightUpdate,
-    all_finite,
-    rate_of,
-    unless_skipped,
-)
+from common.distributed.weight_update import Tell, WeightUpdate, all_finite, rate_of, unless_skipped
 from common.optim import optimizers
 from common.optim.optimizers import WeightState
 
@@ -33,9 +25,9 @@ class ShardedUpdate(WeightUpdate):
     """Each replica updates its part of every weight; `slots` has an element for each piece."""
 
     def _make_slots(self) -> list[dict[str, tf.Variable]]:
-        self._route = gradient_sum.route_of(self._replicas, self._config.communication)
-        lazy = self._config.optimizer.name == "lazy_adam"
-        self._by_rows = [lazy and s.kind == "embedding" for s in self._segments]
+        self._route = gradient_sum.route(self._config.communication, self._replicas.num_replicas)
+        skips_rows = self._config.optimizer.skips_rows
+        self._by_rows = [skips_rows and s.kind == "embedding" for s in self._segments]
         # Number of elements in a replica's part of each weight.
         self._sizes = [
             self._ceil(w.shape[0] if rows else w.shape.num_elements())
@@ -43,11 +35,9 @@ class ShardedUpdate(WeightUpdate):
             for w, rows in zip(self._weights, self._by_rows)
         ]
         self._buckets = self._plan()
+        make = self._replicas.per_replica_variable
         return [
-            {
-                name: self._replicas.per_replica_variable(value, f"shard_{i}/{name}")
-                for name, value in self._initial_slots(piece).items()
-            }
+            self._slots_of(piece.shape, self._weights[piece.members[0]].dtype, f"shard_{i}", make)
             for i, piece in enumerate(self._all_pieces())
         ]
 
@@ -58,20 +48,13 @@ class ShardedUpdate(WeightUpdate):
         """The number of a replica's part."""
         return self._route.part(replica)
 
-    def _all_pieces(self) -> list[Piece | Stack]:
+    def _all_pieces(self) -> list[Piece]:
         return [piece for bucket in self._buckets for piece in bucket]
 
-    def _initial_slots(self, piece: Piece | Stack) -> optimizers.Slots:
-        dtype = self._weights[piece.members[0]].dtype
-        return piece.rule(self.rule).init(tf.zeros(piece.shape, dtype))
-
-    def _plan(self) -> list[list[Piece | Stack]]:
-        """Returns the pieces of each bucket; a stack is a bucket of its own."""
-        flat = [i for i, cut in enumerate(self._cuts) if cut is None]
-        weights, size = [self._weights[i] for i in flat], self._config.communication.bucket_bytes
-        buckets = [[flat[j] for j in bucket] for bucket in gradient_sum.buckets(weights, size)]
-        matrices = stacks(self._cuts, self._segments, self._weights, self._route.num_replicas)
-        return [*([stack] for stack in matrices), *map(self._pieces, buckets)]
+    def _plan(self) -> list[list[Piece]]:
+        """Returns the pieces of each bucket."""
+        size = self._config.communication.bucket_bytes
+        return [self._pieces(bucket) for bucket in gradient_sum.buckets(self._weights, size)]
 
     def _pieces(self, bucket: Sequence[int]) -> list[Piece]:
         """Groups the weights of a bucket by what the rule needs to know about them."""
@@ -81,8 +64,8 @@ class ShardedUpdate(WeightUpdate):
             alone = self._by_rows[i] or (self.rule.adapts_by_norms and whole[i].adapts)
             decays = bool(optimizer.weight_decay) and whole[i].adapts
             own_rate = optimizer.one_warmup_delta and whole[i].kind == "bias"
-            regularised = bool(optimizer.l2_in_loss) and whole[i].regularised
-            key = i if alone else (decays, regularised, own_rate)
+            regularized = bool(optimizer.l2_in_loss) and whole[i].regularized
+            key = i if alone else (decays, regularized, own_rate)
             groups.setdefault(key, []).append(i)
         pieces = []
         for members in groups.values():
@@ -93,7 +76,7 @@ class ShardedUpdate(WeightUpdate):
                 Piece(
                     tuple(members),
                     whole[first].adapts,
-                    whole[first].regularised,
+                    whole[first].regularized,
                     rows,
                     shape if rows else (size,),
                     tuple(self._sizes[i] for i in members),
@@ -112,8 +95,8 @@ class ShardedUpdate(WeightUpdate):
         finite = None
         if tell:
             finite = self._replicas.all_reduce(tf.cast(~all_finite(summed), tf.float32)) == 0
-        clip_norm = self._config.optimizer.clip_norm
-        summed = optimizers.clipped(summed, clip_norm, self._replicas.all_reduce)
+        rule = self._config.optimizer
+        summed = optimizers.clipped(summed, rule.clip_norm, self._replicas.all_reduce, rule.clip_epsilon)
         weights = self._own_weights()
         norms = self._norms(weights, summed, rate, step)
         new, after = self._updated(weights, summed, norms, rate, step, finite)
@@ -140,7 +123,7 @@ class ShardedUpdate(WeightUpdate):
             own_rate = rate_of(self._config, self._segments[piece.members[0]].kind == "bias", rate, step)
             rate_here, segments = tf.cast(own_rate, weight.dtype), piece.segments(norms.get(str(i)))
             state = WeightState(weight, gradient, before, rate_here, step, segments)
-            updated, after = piece.rule(self.rule).update(state)
+            updated, after = self.rule.update(state)
             new.append(unless_skipped(finite, updated, weight))
             slots.append({name: unless_skipped(finite, after[name], before[name]) for name in before})
         return new, slots
@@ -152,7 +135,7 @@ class ShardedUpdate(WeightUpdate):
         """Returns this replica's part of the summed gradients, one tensor for each piece."""
         return [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
 
-    def _scatter(self, bucket: Sequence[Piece | Stack], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _scatter(self, bucket: Sequence[Piece], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns this replica's part of a bucket's summed gradients, one tensor per piece."""
         rows = [row for piece in bucket for row in piece.rows(gradients)]
         whole = tf.concat(rows, 1) if len(rows) > 1 else rows[0]
@@ -192,7 +175,7 @@ class ShardedUpdate(WeightUpdate):
             written += self._gather(bucket, [next(parts) for _ in bucket])
         return written
 
-    def _gather(self, bucket: Sequence[Piece | Stack], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _gather(self, bucket: Sequence[Piece], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-gathers a bucket's new weights, always in full precision, and writes them."""
         members = [i for piece in bucket for i in piece.members]
         whole = gradient_sum.gather(self._replicas, flatten(new), self._route)
@@ -214,24 +197,17 @@ class ShardedUpdate(WeightUpdate):
                     shapes[i][name] = shape
         return shapes
 
-    def _values(self, slot: tf.Variable) -> np.ndarray:
-        return self._replicas.all_values(slot)
-
-    def read_slots(self) -> SlotValues:
-        values: SlotValues = [{} for _ in self._weights]
+    def each_slot(self) -> Iterator[tuple[int, str, np.ndarray]]:
         order = np.argsort([self._part(r) for r in range(self._route.num_replicas)])
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
             for name, slot in slots.items():
                 parts = piece.slot_values(self._replicas.all_values(slot)[order])
-                for i, value in zip(piece.members, parts, strict=True):
-                    values[i][name] = value
-        return values
+                yield from ((i, name, value) for i, value in zip(piece.members, parts, strict=True))
 
-    def write_slots(self, values: SlotValues) -> None:
+    def write_slots(self, saved: Callable[[int, str], np.ndarray]) -> None:
         first = self._replicas.process_index * (self._route.num_replicas // self._replicas.num_processes)
         for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
-            initial = self._initial_slots(piece)
             for name, slot in slots.items():
-                parts = piece.slot_parts([values[i][name] for i in piece.members], initial[name].numpy())
+                parts = piece.slot_parts([saved(i, name) for i in piece.members], tuple(slot.shape))
                 for j, copy in enumerate(self._replicas.local_results(slot)):
                     copy.assign(parts[self._part(first + j)])

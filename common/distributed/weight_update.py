@@ -4,22 +4,19 @@ In the other form, `common/distributed/sharded_update.py`, each replica updates 
 """
 
 import abc
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from common.config.clock import Clock
-from common.config.optimizer import Optimizer
 from common.config.schema import RunConfig
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
-from common.optim import fused_kernels, optimizers, schedule_free, shampoo
-from common.optim.cuts import Cut
+from common.optim import fused_kernels, optimizers
 from common.optim.optimizers import WeightState
 
-# Slots of every weight in the order of the weights, {name: array of the shape that the rule's `init` gives it}.
-SlotValues = list[dict[str, np.ndarray]]
 # (whether the summed gradients are finite) -> the tensors it wrote; if they are not, the update changes nothing else.
 Tell = Callable[[tf.Tensor], list[tf.Tensor]]
 
@@ -45,39 +42,6 @@ def rate_of(config: RunConfig, is_bias: bool, rate: tf.Tensor, step: tf.Tensor) 
     return tf.where(warming, rate + (factor - 1) * optimizer.base_learning_rate, factor * rate)
 
 
-class Averages:
-    """Puts the averages of the weights in their place for a while, for a rule that averages weights.
-
-    Variables that no checkpoint holds keep the weights meanwhile, because computing them back from the averages would
-    round. Another rule has no such variables.
-    """
-
-    def __init__(self, weights: Sequence[tf.Variable], replicas: Replicas, config: Optimizer):
-        """Creates the variables; called in the replicas' scope. `weights`: the trainable variables."""
-        self._weights, self._replicas, self._config = list(weights), replicas, config
-        self._kept = [
-            tf.Variable(tf.zeros(w.shape, w.dtype), trainable=False, name=f"{w.name.split(':')[0]}/kept")
-            for w in (weights if config.averaged_by else ())
-        ]
-
-    def keep(self) -> list[tf.Tensor]:
-        """Inside `run`: copies the weights, before the averages take their place; returns the written tensors."""
-        values = [w.read_value() for w in self._weights]
-        self._replicas.assign(self._kept, values)
-        return values
-
-    def of(self, weight: tf.Tensor, slots: Mapping[str, tf.Variable]) -> tf.Tensor:
-        """Inside `run`: returns the average of a weight or of a part; the weight itself before the first update."""
-        z, begun = slots["z"].read_value(), slots["weight_sum"].read_value() > 0
-        return tf.where(begun, schedule_free.averaged(self._config, weight, z), weight)
-
-    def put_back(self) -> list[tf.Tensor]:
-        """Inside `run`: writes the kept weights, bit for bit; returns the written tensors."""
-        values = [kept.read_value() for kept in self._kept]
-        self._replicas.assign(self._weights, values)
-        return values
-
-
 class WeightUpdate(abc.ABC):
     """Sums the replicas' gradients and updates weights and slots.
 
@@ -94,26 +58,45 @@ class WeightUpdate(abc.ABC):
         kinds: Mapping[Hashable, str],
         replicas: Replicas,
         config: RunConfig,
-        outputs: Collection[Hashable] = (),
     ):
         """Creates the slots; called in the replicas' scope.
 
         Args:
           kinds: "kernel", "bias", "norm" or "embedding", by a weight's `ref()`.
           config: of the run; `optimizer`, `communication` and, for the biases' rate, `schedule` are read.
-          outputs: `ref()` of the kernels of output layers.
         """
         self._weights, self._replicas, self._config = list(weights), replicas, config
         self.rule = optimizers.rule(config.optimizer)
         skip = config.optimizer.skip_kinds
-        self._segments = [optimizers.Whole(kinds[w.ref()], skip, w.ref() in outputs) for w in weights]
-        both = zip(self._weights, self._segments, strict=True)
-        self._cuts = [self.rule.cut(tuple(w.shape), s) for w, s in both]
+        self._segments = [optimizers.Whole(kinds[w.ref()], skip) for w in weights]
+        self._like_slots = functools.cache(self._like_slots)
         self.slots = self._make_slots()
-        self._averages = Averages(weights, replicas, config.optimizer)
 
     @abc.abstractmethod
     def _make_slots(self) -> list[dict[str, tf.Variable]]: ...
+
+    def _like_slots(self, shape: tf.TensorShape, dtype: tf.DType) -> dict[str, tf.TensorSpec]:
+        """Shape and dtype of the slots of such a weight."""
+        traced = tf.function(self.rule.init, autograph=False).get_concrete_function(
+            tf.TensorSpec(shape, dtype)
+        )
+        return {name: tf.TensorSpec(x.shape, x.dtype) for name, x in traced.structured_outputs.items()}
+
+    def _slots_of(
+        self, shape: Sequence[int], dtype: tf.DType, owner: str, make: Callable[..., tf.Variable]
+    ) -> dict[str, tf.Variable]:
+        """Makes the slots of such a weight; functions give their values, so that a backend may ask for them later.
+
+        `make` takes a variable's initial value, name, shape and dtype.
+        """
+
+        def initial(name: str) -> Callable[[], tf.Tensor]:
+            return lambda: self.rule.init(tf.zeros(shape, dtype))[name]
+
+        return {
+            name: make(initial(name), name=f"{owner}/{name}", shape=like.shape, dtype=like.dtype)
+            for name, like in self._like_slots(tf.TensorShape(shape), dtype).items()
+        }
 
     @abc.abstractmethod
     def apply(
@@ -129,51 +112,24 @@ class WeightUpdate(abc.ABC):
         """Compiles the update, between the gradients' sum and the writing, into one XLA program."""
         self._updated = tf.function(self._updated, jit_compile=True, autograph=False)
 
-    def swap(self, to_average: bool) -> list[tf.Tensor]:
-        """Inside `run`: puts the average of the weights in their place, for an evaluation, or takes it away again.
-
-        Only for a rule that averages weights. Before the first update nothing changes. The weights come back bit for
-        bit. Returns the written tensors.
-        """
-        if not to_average:
-            return self._averages.put_back()
-        own = zip(self._own_weights(), self.slots, strict=True)
-        averages = [self._averages.of(weight, slots) for weight, slots in own]
-        return [*self._averages.keep(), *self._gathered(averages)]
-
-    @abc.abstractmethod
-    def _own_weights(self) -> list[tf.Tensor]:
-        """Inside `run`: returns the weights that this replica updates, one tensor for each element of `slots`."""
-
-    @abc.abstractmethod
-    def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Inside `run`: writes every weight, from all replicas' new `_own_weights`; returns the written tensors."""
-
     @property
     @abc.abstractmethod
     def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:
-        """{name: shape} of each weight's slots, as `read_slots` gives them."""
+        """{name: shape} of each weight's slots, as for whole weights."""
 
-    def report(self) -> dict[str, float]:
-        """Outside `run`, called by every process: returns what a log reports about the optimizer after a block.
+    @abc.abstractmethod
+    def each_slot(self) -> Iterator[tuple[int, str, np.ndarray]]:
+        """Outside `run`: yields (weight's number, slot's name, value) of each slot, as for whole weights.
 
-        Returns {"kept_roots": number of roots that did not converge so far}, or {} for a rule without roots.
+        Every process must exhaust it.
         """
-        name = shampoo.KEPT_ROOTS
-        counts = [np.sum(self._values(slots[name])) for slots in self.slots if name in slots]
-        return {name: int(sum(counts))} if counts else {}
 
     @abc.abstractmethod
-    def _values(self, slot: tf.Variable) -> np.ndarray:
-        """Outside `run`, called by every process: returns a slot's values on all replicas that own a part of it."""
+    def write_slots(self, saved: Callable[[int, str], np.ndarray]) -> None:
+        """Outside `run`: writes values of `each_slot` (from any number of replicas) to the local replicas.
 
-    @abc.abstractmethod
-    def read_slots(self) -> SlotValues:
-        """Outside `run`, called by every process: returns the slots of every weight, as for whole weights."""
-
-    @abc.abstractmethod
-    def write_slots(self, values: SlotValues) -> None:
-        """Outside `run`: writes the values of `read_slots` (from any number of replicas) to the local replicas."""
+        `saved` returns the value for a weight's number and a slot's name.
+        """
 
 
 class WholeUpdate(WeightUpdate):
@@ -186,27 +142,19 @@ class WholeUpdate(WeightUpdate):
             and fused_kernels.has_kernel(self._config.optimizer, s)
             for s in self._segments
         ]
-        return [
-            {
-                name: tf.Variable(value, trainable=False, name=f"{w.name.split(':')[0]}/{name}")
-                for name, value in self._initial_slots(i).items()
-            }
-            for i, w in enumerate(self._weights)
-        ]
-
-    def _initial_slots(self, i: int) -> optimizers.Slots:
-        cut, value = self._cuts[i], tf.convert_to_tensor(self._replicas.local_results(self._weights[i])[0])
-        return self.rule.matrices.rule.init(cut.stack(value, tf)) if cut else self.rule.init(value)
+        make = functools.partial(tf.Variable, trainable=False)
+        return [self._slots_of(w.shape, w.dtype, w.name.split(":")[0], make) for w in self._weights]
 
     def apply(
         self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
     ) -> list[tf.Tensor | tf.Operation]:
         gradients = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
         finite = all_finite(gradients) if tell else None
-        gradients = optimizers.clipped(gradients, self._config.optimizer.clip_norm)
+        optimizer = self._config.optimizer
+        gradients = optimizers.clipped(gradients, optimizer.clip_norm, epsilon=optimizer.clip_epsilon)
         written = [
             fused_kernels.apply(
-                self._config.optimizer,
+                optimizer,
                 WeightState(weight, gradient, slots, self._rate(i, rate, step), step, segments),
             )
             for i, (weight, slots, segments, in_place, gradient) in enumerate(
@@ -229,7 +177,7 @@ class WholeUpdate(WeightUpdate):
             old = self._weights[i].read_value()
             before = {name: slot.read_value() for name, slot in self.slots[i].items()}
             state = WeightState(old, gradient, before, self._rate(i, rate, step), step, self._segments[i])
-            new, after = self._new(self._cuts[i], state)
+            new, after = self.rule.update(state)
             values.append(unless_skipped(finite, new, old))
             values += [unless_skipped(finite, after[name], before[name]) for name in before]
         return values
@@ -238,33 +186,18 @@ class WholeUpdate(WeightUpdate):
         own = rate_of(self._config, self._segments[i].kind == "bias", rate, step)
         return tf.cast(own, self._weights[i].dtype)
 
-    def _new(self, cut: Cut | None, state: WeightState) -> tuple[tf.Tensor, optimizers.Slots]:
-        """Returns a weight and its slots after the rule's update."""
-        if cut is None:
-            return self.rule.update(state)
-        weight, gradient = cut.stack(state.weight, tf), cut.stack(state.gradient, tf)
-        new, after = self.rule.matrices.rule.update(state._replace(weight=weight, gradient=gradient))
-        return cut.join(new, tf), after
-
-    def _own_weights(self) -> list[tf.Tensor]:
-        return [w.read_value() for w in self._weights]
-
-    def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        self._replicas.assign(self._weights, new)
-        return list(new)
-
     @property
     def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:
         return [{name: tuple(slot.shape) for name, slot in slots.items()} for slots in self.slots]
 
-    def _values(self, slot: tf.Variable) -> np.ndarray:
-        return self._replicas.local_results(slot)[0].numpy()
-
-    def read_slots(self) -> SlotValues:
-        return [{name: self._values(slot) for name, slot in slots.items()} for slots in self.slots]
-
-    def write_slots(self, values: SlotValues) -> None:
-        for slots, arrays in zip(self.slots, values, strict=True):
+    def each_slot(self) -> Iterator[tuple[int, str, np.ndarray]]:
+        for i, slots in enumerate(self.slots):
             for name, slot in slots.items():
+                yield i, name, self._replicas.local_results(slot)[0].numpy()
+
+    def write_slots(self, saved: Callable[[int, str], np.ndarray]) -> None:
+        for i, slots in enumerate(self.slots):
+            for name, slot in slots.items():
+                value = saved(i, name)
                 for copy in self._replicas.local_results(slot):
-                    copy.assign(arrays[name])
+                    copy.assign(value)

@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -13,9 +14,12 @@ import tf_keras
 from tensorflow.python.eager import record
 
 from common.config.batch_norm_span import check_tiles
+from common.distributed import heartbeat
 from common.errors import UserError
 
 Groups = Sequence[Sequence[int]]
+# A variable's first value, or a function that returns it.
+Initial = tf.Tensor | Callable[[], tf.Tensor]
 
 
 class UnsupportedError(UserError):
@@ -65,8 +69,10 @@ class Replicas(abc.ABC):
       drives_from_host: whether each `run` is a program that Python starts, so that the training loop runs in Python
         (common/train/host_block.py).
       narrow: whether steps count and draw random numbers in 32-bit words, because the device emulates 64-bit integers.
+      shards_weights: whether `sharded_variable` works.
       has_random_words: whether a program can use its device's generator, `random_words`.
       platform: the kind of the devices, in their compiler's words ("NVIDIA H200"), if the backend knows it.
+      compute_capability: of NVIDIA GPUs; infinity if the backend does not know it.
       process_index, num_processes: this process's index and the run's number of processes; process 0 writes the log.
     """
 
@@ -78,8 +84,10 @@ class Replicas(abc.ABC):
     compiles_collectives: bool = False
     drives_from_host: bool = False
     narrow: bool = False
+    shards_weights: bool = False
     has_random_words: bool = False
     platform: str = ""
+    compute_capability: float = math.inf
     process_index: int = 0
     num_processes: int = 1
 
@@ -93,14 +101,20 @@ class Replicas(abc.ABC):
         """Dtype of step counters and draw counters."""
         return tf.int32 if self.narrow else tf.int64
 
-    @property
-    def node_size(self) -> int:
-        """Number of replicas that share a host, as far as the backend knows; the same on every host."""
-        return self.num_replicas // self.num_processes
+    def scope(self, in_parts: bool = False) -> AbstractContextManager[Any]:
+        """Context in which variables are created.
 
-    def scope(self) -> AbstractContextManager[Any]:
-        """Context in which variables are created."""
+        `in_parts`: the function for an initial value always returns the same, whenever it is called; a backend may
+        then make values one at a time, so that the state never stands whole on the host.
+        """
         return contextlib.nullcontext()
+
+    def untouched(self, variable: tf.Variable) -> bool:
+        """Whether `renew` can give back the present value of a variable, because nothing has read or written it."""
+        return False
+
+    def renew(self, variables: Sequence[tf.Variable]) -> None:
+        """Outside `run`: sets variables that were `untouched` before to their initial values, one at a time."""
 
     def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
         """tf_keras.Input of [batch_size, *shape]; `batch_size` is one replica's micro-batch."""
@@ -120,9 +134,18 @@ class Replicas(abc.ABC):
         """Values of this process's replicas, from a result of `run` or from a per-replica variable."""
         return [value]
 
-    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        """A variable with a separate copy on every replica: the copies differ; `run` writes and reads them."""
-        return tf.Variable(initial, trainable=False, name=name)
+    def per_replica_variable(self, initial: Initial, name: str, **kind: Any) -> tf.Variable:
+        """A variable with a separate copy on every replica: the copies differ; `run` writes and reads them.
+
+        `kind` is its shape and dtype, if `initial` is a function.
+        """
+        return tf.Variable(initial, trainable=False, name=name, **kind)
+
+    def sharded_variable(
+        self, parts: Callable[[], np.ndarray], size: int, dtype: tf.DType, name: str
+    ) -> tf.Variable:
+        """A trainable variable [size] whose value on replica i is `parts()[i]`; `run` writes and reads the copies."""
+        raise UnsupportedError(f"the backend {self.name} cannot shard weights; use --config.replicas=pjrt")
 
     def assign(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
         """Inside `run`: every replica writes its value, equal on all, into its copy of each variable."""
@@ -209,7 +232,14 @@ class Replicas(abc.ABC):
         return self.num_processes > 1 and isinstance(error, lost)
 
     def agree(self, value: int) -> int:
-        """Outside `run`, called by every process: the largest value that any process gave."""
+        """Outside `run`, called by every process: the largest value that any process gave.
+
+        The launcher sees which processes wait here for the others (common/distributed/heartbeat.py).
+        """
+        with heartbeat.waits_for_others():
+            return self._agree(value)
+
+    def _agree(self, value: int) -> int:
         return value
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:

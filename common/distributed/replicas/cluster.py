@@ -26,6 +26,11 @@ class Cluster:
     workers: tuple[str, ...]
     index: int
 
+    @property
+    def port(self) -> int:
+        """The port of this process."""
+        return _address(self.workers[self.index])[1]
+
     def own_address(self) -> str:
         """Returns the address that this process listens on (listening.own_address)."""
         return listening.own_address([_address(worker)[0] for worker in self.workers], self.index)

@@ -8,7 +8,6 @@ to d, gives the reasons.
 from collections.abc import Sequence
 
 import tensorflow as tf
-from tensorflow.python.ops import gen_collective_ops
 
 from common.distributed.replicas.base import UnsupportedError
 
@@ -68,7 +67,7 @@ class KeyedCollectives:
             return tf.identity(x)
         if x.dtype not in _ADDED:
             raise UnsupportedError(f"multiworker cannot add tensors of {x.dtype.name}; cast them")
-        y = gen_collective_ops.collective_reduce_v2(
+        y = tf.raw_ops.CollectiveReduceV2(
             input=x, merge_op=merge, final_op="Id", **self._keys(group, replica)
         )
         return tf.ensure_shape(y, x.shape)
@@ -78,9 +77,7 @@ class KeyedCollectives:
         if len(group) == 1:
             return x[None]
         carried = _carry(x, _MOVED)
-        rows = gen_collective_ops.collective_gather_v2(
-            input=tf.reshape(carried, [1, -1]), **self._keys(group, replica)
-        )
+        rows = tf.raw_ops.CollectiveGatherV2(input=tf.reshape(carried, [1, -1]), **self._keys(group, replica))
         rows = tf.gather(rows, self._ranks(group, replica))
         shape = [len(group), *(x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x)))]
         return _restore(tf.reshape(rows, shape), x.dtype)
@@ -92,7 +89,7 @@ class KeyedCollectives:
         ranks = self._ranks(group, replica)
         carried = _carry(rows, _ADDED)
         by_rank = tf.gather(tf.reshape(carried, [len(group), -1]), tf.argsort(ranks))
-        received = gen_collective_ops.collective_all_to_all_v2(input=by_rank, **self._keys(group, replica))
+        received = tf.raw_ops.CollectiveAllToAllV2(input=by_rank, **self._keys(group, replica))
         result = _restore(tf.reshape(tf.gather(received, ranks), tf.shape(rows)), rows.dtype)
         return tf.ensure_shape(result, rows.shape)
 
@@ -121,9 +118,7 @@ class KeyedCollectives:
         if len(self.devices) == 1:
             by_rank = sorted(group, key=str)
             return tf.constant([by_rank.index(r) for r in group])
-        numbers = gen_collective_ops.collective_gather_v2(
-            input=tf.constant([replica]), **self._keys(group, replica)
-        )
+        numbers = tf.raw_ops.CollectiveGatherV2(input=tf.constant([replica]), **self._keys(group, replica))
         return tf.argmax(tf.equal(tf.constant(list(group))[:, None], numbers[None]), axis=1)
 
 

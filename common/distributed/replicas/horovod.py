@@ -67,10 +67,6 @@ class Horovod(Replicas):
         words = "Horovod has", "gloo/", "Process set does not exist"
         return super().peer_lost(error) or any(w in str(error) for w in words)
 
-    @property
-    def node_size(self) -> int:
-        return self._hvd.local_size() if self._hvd.is_homogeneous() else 1
-
     def replica_id(self) -> tf.Tensor:
         return self._rank.read_value()
 
@@ -97,7 +93,7 @@ class Horovod(Replicas):
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> tf.data.Dataset:
         return make(Shard(self.process_index, self.num_processes))
 
-    def agree(self, value: int) -> int:
+    def _agree(self, value: int) -> int:
         return int(self._hvd.allreduce(tf.constant(value, tf.int64), op=self._hvd.Max, name="agree"))
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:
@@ -152,10 +148,10 @@ class _Group:
         return self._set_shape(tf.concat([received[i] for i in self._places], axis), x, axis, 1)
 
     def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor:
-        """Shifts by an all-to-all in which every process sends to at most one neighbour."""
+        """Shifts by an all-to-all in which every process sends to at most one neighbor."""
         if self._size == 1 or distance == 0:
             return tf.identity(x) if distance == 0 else tf.zeros_like(x)
-        # All zeros if the neighbour lies outside the group.
+        # All zeros if the neighbor lies outside the group.
         splits = tf.cast(tf.equal(tf.constant(self._order), self._position + distance), tf.int32)
         sent = x[None][: tf.reduce_sum(splits)]
         received = _moved(lambda x: self._hvd.alltoall(x, splits=splits, process_set=self._set)[0], sent)
@@ -196,7 +192,7 @@ def _moved(function: Callable, x: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _start() -> Any:
-    """Returns horovod.tensorflow, initialised once per process."""
+    """Returns horovod.tensorflow, initialized once per process."""
     if "HOROVOD_RANK" not in os.environ:
         raise no_launcher("horovod")
     for name, value in _ENVIRONMENT.items():

@@ -21,7 +21,7 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.distribute import values as distribute_values
 from tensorflow.python.eager import context
 
-from common.distributed import listening
+from common.distributed import server_address
 from common.distributed.replicas.base import Groups, Shard, all_groups, placement
 from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, from_environment, rendezvous
 from common.distributed.replicas.collective_kernels import KeyedCollectives
@@ -104,7 +104,7 @@ class MultiWorker(StrategyReplicas):
 
         return self._between_processes(value, gather)
 
-    def agree(self, value: int) -> int:
+    def _agree(self, value: int) -> int:
         return int(
             self._between_processes(
                 tf.constant(value, tf.int64),
@@ -177,7 +177,7 @@ class _Group:
         return self.collectives.exchange(parts, self.ranks, self.replica)
 
     def shift(self, x: tf.Tensor, distance: int) -> tf.Tensor:
-        # Every replica joins an all-gather, even one without a neighbour: the kernel that sends to one device
+        # Every replica joins an all-gather, even one without a neighbor: the kernel that sends to one device
         # (CollectiveBcastSendV2) takes no ordering token (docs/sources.md, tf 1).
         rows, source = self.collectives.gather(x, self.ranks, self.replica), self.position - distance
         return rows[source] if 0 <= source < len(self.ranks) else tf.zeros_like(x)
@@ -202,12 +202,13 @@ def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
     )
     try:
         libraries = [os.path.join(tf.sysconfig.get_lib(), name) for name in _LIBRARIES]
-        with listening.bound_to(cluster.own_address(), libraries):
+        with server_address.bound_to(cluster.own_address(), cluster.port, libraries):
             strategy = tf.distribute.MultiWorkerMirroredStrategy()
     except (tf.errors.OpError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"multiworker: process {cluster.index} could not join the others: {reason}"
+            f"multiworker: process {cluster.index} could not join the others: {reason}; is each of them running?",
+            75,  # EX_TEMPFAIL: the launcher may try again.
         ) from error
     # Turns off a collective per batch that checks for the data set's end. All processes have equal work.
     strategy.extended.experimental_enable_get_next_as_optional = False

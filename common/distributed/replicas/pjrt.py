@@ -2,15 +2,15 @@
 
 TensorFlow traces a step once, as the backend `xla` does, and lowers it to StableHLO with the exchanges inside. jax's
 client compiles that and runs it on every device. Each call of `run` is one program. The state lives on the devices: a
-program's new values take the old values' memory, while TensorFlow's variables keep their initial values. `run` returns
-before the devices have finished; reading a value waits for it.
+program's new values take the old values' memory, while TensorFlow's variables keep their initial values, or, of a
+network that is built in parts, nothing. `run` returns before the devices have finished; reading a value waits for it.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
-import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.distributed import pjrt_program, stablehlo
+from common.distributed import blank, pjrt_program, stablehlo
 from common.distributed.read_ahead import ReadAhead
-from common.distributed.replicas.base import Shard, UnsupportedError, flatten, unflatten
+from common.distributed.replicas.base import Initial, Shard, UnsupportedError, flatten, unflatten
 from common.distributed.replicas.pjrt_client import ASKED, processes, start
+from common.distributed.replicas.pjrt_values import Copy, Held, Value
 from common.distributed.replicas.xla import Xla
 from common.errors import UserError
 
@@ -32,97 +33,6 @@ _LOST = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|[Gg]loo|Connection (c
 _CALLS_UNDER_WAY = 4
 # Batches on the devices that wait for their step.
 _BATCHES_AHEAD = 2
-
-
-class Value:
-    """A tensor on the devices, with a separate value for each replica.
-
-    Attributes:
-      array: an array of `pjrt_program.Placement`.
-    """
-
-    def __init__(self, array: Any):
-        self.array = array
-
-    @property
-    def kind(self) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and dtype of a replica's value."""
-        return self.array.shape[1:], self.array.dtype
-
-    def local(self) -> list[np.ndarray]:
-        """Returns copies of the values of this process's replicas; waits for them."""
-        return [np.array(x) for x in pjrt_program.parts(self.array)]
-
-    def first(self) -> np.ndarray:
-        """Returns a copy of the value of this process's first replica; waits for it."""
-        return np.array(pjrt_program.first(self.array))
-
-
-class _Held:
-    """A variable's values on the devices; the first access copies them there from TensorFlow's variable."""
-
-    def __init__(
-        self, variable: tf.Variable, placement: pjrt_program.Placement, initial: Sequence[Any] | None = None
-    ):
-        self._placement = placement
-        self._variable, self._initial = variable, initial
-        self._pieces: list[Any] | None = None  # Written values, until they form an array again.
-
-    # A plain attribute after the first access: every call of a program reads and sets it for hundreds of variables.
-    @functools.cached_property
-    def array(self) -> Any:
-        """The values, an array of `pjrt_program.Placement`."""
-        if self._pieces is not None:
-            pieces, self._pieces = self._pieces, None
-            return self._placement.joined(pieces)
-        return self._placement.place(
-            self._initial or [np.asarray(self._variable.numpy())] * len(self._placement.local)
-        )
-
-    def read(self, index: int) -> np.ndarray:
-        """Returns a copy of the value of this process's replica `index`."""
-        # Copy, because the devices write the next value into this memory.
-        return np.array(pjrt_program.pieces(self.array)[index])[0]
-
-    def refresh(self) -> None:
-        """Sets TensorFlow's variable to the value of this process's first replica."""
-        if "array" in self.__dict__ or self._pieces is not None:
-            self._variable.assign(self.read(0))
-
-    def write(self, index: int, value: Any) -> None:
-        """Writes a value to the device of this process's replica `index`."""
-        if self._pieces is None:
-            self._pieces = pjrt_program.pieces(self.array)
-        shape, dtype = tuple(self._variable.shape), self._variable.dtype.as_numpy_dtype
-        value = np.asarray(value).astype(dtype, copy=True)
-        if value.shape != shape:
-            raise ValueError(f"{self._variable.name} is {list(shape)}, the value {list(value.shape)}")
-        self._pieces[index] = self._placement.piece(value, index)
-        self.__dict__.pop("array", None)
-
-
-class Copy:
-    """One replica's copy of a variable (readable and writable) or of a result of `run` (read-only)."""
-
-    def __init__(self, read: Callable[[], np.ndarray], write: Callable[[Any], None] | None = None):
-        self._read, self._write = read, write
-
-    def numpy(self) -> np.ndarray:
-        return self._read()
-
-    def assign(self, value: Any) -> None:
-        self._write(value)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self._read().astype(dtype) if dtype else self._read()
-
-    def __float__(self) -> float:
-        return float(self._read())
-
-
-tf.register_tensor_conversion_function(
-    Copy, lambda copy, dtype=None, name=None, as_ref=False: tf.constant(copy.numpy(), dtype)
-)
 
 
 class Pjrt(Xla):
@@ -144,7 +54,7 @@ class Pjrt(Xla):
             tf.config.set_visible_devices([], "GPU")
         super().__init__(num_replicas)
         self._placement = pjrt_program.Placement(devices)
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Held] = {}
         self._constants: dict[int, tuple[tf.Tensor, Any]] = {}
         self._programs: dict[tuple, _Program] = {}
         # Arrays that were donated to a program. Freeing one would block until that program ends, so we keep them for
@@ -152,17 +62,30 @@ class Pjrt(Xla):
         self.replaced: collections.deque[list[Any]] = collections.deque(maxlen=_CALLS_UNDER_WAY)
         first = self.process_index * len(self._placement.local)
         numbers = [np.int32(first + i) for i in range(len(self._placement.local))]
-        self._held[id(self.number.handle)] = _Held(self.number, self._placement, numbers)
+        self._held[id(self.number.handle)] = Held(self.number, self._placement, lambda: numbers)
 
     @property
     def platform(self) -> str:
         """The kind of the devices, in their compiler's words."""
         return self._placement.devices[0].device_kind
 
-    def scope(self) -> AbstractContextManager[Any]:
+    @property
+    def compute_capability(self) -> float:
+        """The compute capability of an NVIDIA GPU, such as 9.0; infinity for other devices."""
+        # Other GPUs have an attribute of this name, too, which is not a number.
+        device = self._placement.devices[0]
+        return float(device.compute_capability) if "NVIDIA" in device.device_kind else math.inf
+
+    def scope(self, in_parts: bool = False) -> AbstractContextManager[Any]:
         def create(make: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
-            variable = make(**arguments)
-            self._hold(variable)
+            # A blank variable takes no memory; its value exists only on the way to the devices.
+            variable = blank.made(make, arguments) if in_parts else None
+            if variable is None:
+                variable = make(**arguments)
+                self._hold(variable)
+            else:
+                initial = arguments["initial_value"]
+                self._hold(variable, lambda: tf.cast(initial(), variable.dtype).numpy())
             return variable
 
         return tf.variable_creator_scope(create)
@@ -173,13 +96,33 @@ class Pjrt(Xla):
             return unflatten(self.all_reduce(flatten(tensors)), tensors)
         return super().sum_bucket(tensors)
 
-    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        variable = super().per_replica_variable(initial, name)
+    def per_replica_variable(self, initial: Initial, name: str, **kind: Any) -> tf.Variable:
+        variable = super().per_replica_variable(initial, name, **kind)
         self._hold(variable)
         return variable
 
-    def _hold(self, variable: tf.Variable) -> None:
-        self._held.setdefault(id(variable.handle), _Held(variable, self._placement))
+    def sharded_variable(
+        self, parts: Callable[[], np.ndarray], size: int, dtype: tf.DType, name: str
+    ) -> tf.Variable:
+        variable = super().sharded_variable(parts, size, dtype, name)
+        first, count = self.process_index * len(self._placement.local), len(self._placement.local)
+        self._held[id(variable.handle)] = Held(
+            variable, self._placement, lambda: parts()[first : first + count]
+        )
+        return variable
+
+    def _hold(self, variable: tf.Variable, value: Callable[[], np.ndarray] | None = None) -> None:
+        value, local = value or (lambda: np.asarray(variable.numpy())), len(self._placement.local)
+        self._held.setdefault(id(variable.handle), Held(variable, self._placement, lambda: [value()] * local))
+
+    def untouched(self, variable: tf.Variable) -> bool:
+        held = self._held.get(id(variable.handle))
+        return held is not None and held.untouched
+
+    def renew(self, variables: Sequence[tf.Variable]) -> None:
+        self.replaced.clear()
+        for variable in variables:
+            self._held[id(variable.handle)].renew()
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -205,14 +148,15 @@ class Pjrt(Xla):
         """Places a tensor or a number, the same on every replica, on the devices."""
         return Value(self._placement.place([np.asarray(value)] * len(self._placement.local)))
 
-    def held(self, captured: tf.Tensor) -> _Held:
+    def held(self, captured: tf.Tensor) -> Held:
         """Returns the state behind a tensor that a trace closes over; places a constant on the devices."""
         if id(captured) in self._held:
             return self._held[id(captured)]
         if captured.dtype == tf.resource:
             raise UserError(f"{ASKED}: the step uses a variable made outside of the replicas' scope")
         if id(captured) not in self._constants:
-            held = _Held(None, self._placement, [captured.numpy()] * len(self._placement.local))
+            copies = [captured.numpy()] * len(self._placement.local)
+            held = Held(None, self._placement, lambda: copies)
             self._constants[id(captured)] = captured, held
         return self._constants[id(captured)][1]
 
@@ -246,7 +190,7 @@ class Pjrt(Xla):
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Batches:
         return Batches(make(Shard(self.process_index, self.num_processes)), self._placement)
 
-    def agree(self, value: int) -> int:
+    def _agree(self, value: int) -> int:
         return value if self.num_processes == 1 else int(_of_all_processes(np.int64(value)).max())
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:
@@ -289,26 +233,6 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         return ReadAhead(map(self._placed, self._read()), _BATCHES_AHEAD)
-
-    def stacks(self, size: int) -> Iterator[tuple[Any, int]]:
-        """Yields the batches of `size` steps together, [size, ...], and the number of steps in them.
-
-        Only the last stack may hold fewer steps; it is padded with copies of its last batch. Raises
-        InvalidArgumentError if the batches of a stack differ in shape.
-        """
-        return ReadAhead(self._stacked(size), _BATCHES_AHEAD)
-
-    def _stacked(self, size: int) -> Iterator[tuple[Any, int]]:
-        steps = self._read()
-        while batches := list(itertools.islice(steps, size)):
-            padded = batches + [batches[-1]] * (size - len(batches))
-            # Transpose: from [steps][replicas][leaves] to [replicas][leaves], each leaf stacked over steps.
-            try:
-                own = [list(map(np.stack, zip(*b, strict=True))) for b in zip(*padded, strict=True)]
-            except ValueError as error:
-                text = f"config.steps_per_execution={size}: batches of one call have several shapes; use 1"
-                raise tf.errors.InvalidArgumentError(None, None, text) from error
-            yield self._placed(own), len(batches)
 
     def _placed(self, own: Sequence[Sequence[np.ndarray]]) -> Any:
         """Places the batches of this process's replicas, each a list of arrays, on the devices."""

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tf_keras
 
-from common.distributed.replicas.base import Replicas
+from common.distributed.replicas.base import Initial, Replicas
 
 
 class StrategyReplicas(Replicas):
@@ -19,7 +19,7 @@ class StrategyReplicas(Replicas):
 
     strategy: tf.distribute.Strategy
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self, in_parts: bool = False) -> AbstractContextManager[Any]:
         return self.strategy.scope()
 
     def model_input(self, shape: Sequence[int], batch_size: int, dtype: tf.DType) -> Any:
@@ -35,11 +35,12 @@ class StrategyReplicas(Replicas):
     def local_results(self, value: Any) -> list[Any]:
         return list(self.strategy.experimental_local_results(value))
 
-    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
+    def per_replica_variable(self, initial: Initial, name: str, **kind: Any) -> tf.Variable:
         return tf.Variable(
             initial,
             trainable=False,
             name=name,
+            **kind,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.NONE,
         )

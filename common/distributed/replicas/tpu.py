@@ -94,7 +94,7 @@ class Tpu(StrategyReplicas):
 
 
 def _connect(name: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
-    """Connects to the TPU `name` ("local" or an address), initialises it and returns its resolver."""
+    """Connects to the TPU `name` ("local" or an address), initializes it and returns its resolver."""
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != "local":

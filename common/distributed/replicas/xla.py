@@ -13,11 +13,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from common.distributed.replicas.base import (
     Groups,
+    Initial,
     Replicas,
     Shard,
     UnsupportedError,
@@ -47,6 +49,7 @@ class Xla(Replicas):
     loops_hold_collectives = True
     compiles_collectives = True
     narrow = True
+    shards_weights = True
     has_random_words = True
 
     def __init__(self, num_replicas: int):
@@ -57,8 +60,14 @@ class Xla(Replicas):
     def replica_id(self) -> tf.Tensor | int:
         return self.number.read_value() if self.num_replicas > 1 else 0
 
-    def per_replica_variable(self, initial: tf.Tensor, name: str) -> tf.Variable:
-        self.own.append(super().per_replica_variable(initial, name))
+    def per_replica_variable(self, initial: Initial, name: str, **kind: Any) -> tf.Variable:
+        self.own.append(super().per_replica_variable(initial, name, **kind))
+        return self.own[-1]
+
+    def sharded_variable(
+        self, parts: Callable[[], np.ndarray], size: int, dtype: tf.DType, name: str
+    ) -> tf.Variable:
+        self.own.append(tf.Variable(lambda: parts()[0], shape=[size], dtype=dtype, name=name))
         return self.own[-1]
 
     def cut(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], size: Sequence[int]) -> tf.Tensor:

@@ -49,7 +49,7 @@ class Window:
     Attributes:
       height: rows of the whole output.
       length: input rows of a replica's window.
-      advance: input rows between the windows of neighbouring positions.
+      advance: input rows between the windows of neighboring positions.
       top: rows of padding above the image.
       drift: `advance` minus the rows that a replica holds.
       above, below: rows to fetch from the positions before and after; the maximum over all positions.
@@ -64,7 +64,9 @@ class Window:
     below: int
 
     @classmethod
-    def of(cls, height: int, partitions: int, kernel: int, stride: int, top: int, bottom: int) -> Window:
+    def for_image(
+        cls, height: int, partitions: int, kernel: int, stride: int, top: int, bottom: int
+    ) -> Window:
         """Returns the window of an operation with a square `kernel` on an image of `height` rows.
 
         Raises UserError if not even one window fits into the image.

@@ -51,7 +51,7 @@ class MaxPool(Enter):
 
 
 class Upsample(Enter):
-    """Scales a coarse map to a fine map's size by nearest neighbours; the input is [coarse, fine]."""
+    """Scales a coarse map to a fine map's size by nearest neighbors; the input is [coarse, fine]."""
 
     def call(self, maps: list[tf.Tensor]) -> tf.Tensor:
         return self.spatial.upsample(*maps)

@@ -185,7 +185,7 @@ class Spatial:
         (top, bottom), (left, right) = resolve(padding, height, width, size, stride)
         if self.partitions == 1:
             return _pad(x, (top, bottom), (left, right), fill)
-        window = Window.of(height, self.partitions, size, stride, top, bottom)
+        window = Window.for_image(height, self.partitions, size, stride, top, bottom)
         self._remember(window.height, output_size(width, size, stride, left, right))
         held = tf.concat([*self._above(x, window.above), x, *self._below(x, window.below)], axis=1)
         position = self.position()

@@ -5,8 +5,6 @@ import functools
 import numpy as np
 import pytest
 
-from common.config.schema import Communication
-from common.errors import UserError
 from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
 from tests.common.distributed.updates import OPTIMIZERS, furthest, sharded
@@ -14,10 +12,9 @@ from tests.common.distributed.updates import OPTIMIZERS, furthest, sharded
 ROUTES = {
     "one bucket": sharded(bucket_bytes=1 << 20),
     "a bucket each": sharded(bucket_bytes=1),
-    "hierarchical": sharded(algorithm="hierarchical", group_size=2),
     "2d": sharded(algorithm="2d"),
     "blocks": sharded(shard_in_blocks=True),
-    "blocks of hierarchical sums": sharded(shard_in_blocks=True, algorithm="hierarchical", group_size=2),
+    "blocks of 2d sums": sharded(shard_in_blocks=True, algorithm="2d"),
 }
 
 
@@ -33,8 +30,7 @@ def check(result, optimizer, bound=1e-8):
     np.testing.assert_allclose(losses, expected_losses, rtol=bound)
     assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5]), "it must train"
     assert furthest([c[0] for c in copies], [c[0] for c in expected_copies]) <= bound
-    # A basis is unique but for the signs of its columns, so SOAP's compiled slots may differ.
-    assert bound > 1e-8 or furthest(slots, expected_slots) <= bound
+    assert furthest(slots, expected_slots) <= bound
     for values in copies:
         assert all(np.array_equal(values[0], value) for value in values), "replicas differ"
 
@@ -56,37 +52,17 @@ def test_every_route_equals_the_whole_update(backend, optimizer, route):
     check(updates.free_run(backend, 4, optimizer, ROUTES[route]), optimizer)
 
 
-MATRICES = ("muon", "shampoo", "soap")
-LATER = ("adamw", "nadamw", "lamb", "schedule_free_sgd", "schedule_free_adamw", *MATRICES)
+LATER = ("adamw", "lamb")
 
 
 @pytest.mark.parametrize("optimizer", LATER)
 def test_compiled_devices_equal_the_whole_update(optimizer):
-    """XLA's eigenvectors are right to about 1e-8 only, and SOAP turns the weights by them."""
     processes.require("pjrt")
-    check(updates.free_run("pjrt", 4, optimizer, sharded()), optimizer, 1e-6 if optimizer == "soap" else 1e-8)
+    check(updates.free_run("pjrt", 4, optimizer, sharded()), optimizer)
 
 
-@pytest.mark.parametrize(
-    "optimizer, route",
-    [("lamb", "blocks"), ("schedule_free_adamw", "blocks"), ("muon", "2d"), ("soap", "2d")],
-)
-def test_later_optimizers_take_other_routes(optimizer, route):
-    check(updates.free_run("mirrored", 4, optimizer, ROUTES[route]), optimizer)
-
-
-@pytest.mark.parametrize("optimizer", MATRICES)
-def test_a_replica_s_slots_are_its_share_of_the_matrices(optimizer):
-    """With padding by less than a matrix per stack; a preconditioner belongs to its matrix's owner."""
-    whole, shard = (updates.Runner("mirrored", 4, optimizer, c) for c in (Communication(), sharded()))
-    stacks = [p for p in shard.state.update._all_pieces() if hasattr(p, "cuts")]
-    assert stacks and all(4 * s.shape[0] - s.count < 4 for s in stacks)
-    assert shard.slot_elements() < whole.slot_elements()
-
-
-def test_blocks_of_a_tpu_are_refused_for_matrices():
-    with pytest.raises(UserError, match="shard_in_blocks=True: muon needs whole matrices"):
-        updates.config("mirrored", 4, "muon", ROUTES["blocks"]).validate()
+def test_lamb_takes_another_route():
+    check(updates.free_run("mirrored", 4, "lamb", ROUTES["blocks"]), "lamb")
 
 
 def test_one_replica_equals_the_whole_update_without_a_backend():

@@ -17,15 +17,9 @@ from common.config.optimizer import (
     Lamb,
     Lars,
     LazyAdam,
-    Muon,
-    NAdamW,
     Optimizer,
     OwnRule,
-    ScheduleFreeAdamW,
-    ScheduleFreeSgd,
     Sgd,
-    Shampoo,
-    Soap,
 )
 from common.config.schema import Communication
 from common.distributed import replicas as backends
@@ -50,31 +44,28 @@ OPTIMIZERS = {
     "lars scaled": Lars(eta=0.05, base_learning_rate=0.1, weight_decay=1e-3, scaled_momentum=True),
     "adam": Adam(base_learning_rate=0.01, epsilon=1e-8),
     "lazy_adam": LazyAdam(base_learning_rate=0.01, beta_2=0.98, epsilon=1e-9),
-    "adam clipped": Adam(base_learning_rate=0.01, epsilon=1e-8, clip_norm=0.3, weight_decay=1e-2),
+    "adam clipped": Adam(
+        base_learning_rate=0.01, epsilon=1e-8, clip_norm=0.3, clip_epsilon=0.01, weight_decay=1e-2
+    ),
     "adagrad": Adagrad(base_learning_rate=0.05),
     "adamw": AdamW(base_learning_rate=0.01, epsilon=1e-8, weight_decay=1e-2),
-    "nadamw": NAdamW(base_learning_rate=0.01, epsilon=1e-8, weight_decay=1e-2),
     "lamb": Lamb(base_learning_rate=0.02, epsilon=1e-6, weight_decay=1e-2, l2_in_loss=1e-3),
-    "schedule_free_sgd": ScheduleFreeSgd(base_learning_rate=0.5, weight_decay=1e-3),
-    "schedule_free_adamw": ScheduleFreeAdamW(base_learning_rate=0.02, epsilon=1e-8, weight_decay=1e-2),
-    "muon": Muon(base_learning_rate=0.05, momentum=0.95, nesterov=True, epsilon=1e-8),
-    # Blocks of one kernel, of 4 x 3, lie on several replicas. The sums are regular when the first bases are made.
-    "shampoo": Shampoo(
-        base_learning_rate=0.02, epsilon=1e-8, matrix_block=5, root_interval=3, weight_decay=1e-2
-    ),
-    "soap": Soap(base_learning_rate=0.02, epsilon=1e-8, matrix_block=5, root_interval=3, root_start=5),
     "own": OwnRule("tests.common.distributed.updates:averaged", base_learning_rate=0.1, weight_decay=1e-3),
 }
 
 
 def averaged(config: Optimizer) -> optimizers.Rule:
-    """A rule that this project does not have: the average of the gradients, and a decay beside it."""
+    """A rule that this project does not have: the average of the gradients, a decay beside it, and a scalar slot."""
 
     def update(state):
         m = config.momentum * state.slots["m"] + (1 - config.momentum) * state.gradient
-        return state.weight - state.learning_rate * optimizers.with_decay(config, state, m), {"m": m}
+        after = {"m": m, "steps": state.slots["steps"] + 1}
+        return state.weight - state.learning_rate * optimizers.with_decay(config, state, m), after
 
-    return optimizers.Rule(("m",), optimizers.zeros("m"), update)
+    def init(weight):
+        return {"m": tf.zeros_like(weight), "steps": tf.zeros([], weight.dtype)}
+
+    return optimizers.Rule(("m", "steps"), init, update)
 
 
 class Task(toy.Task):
@@ -166,7 +157,7 @@ class Runner:
 
     def slots(self) -> list[np.ndarray]:
         """The optimizer's slots in the shapes of the weights."""
-        return [x for slots in self.state.update.read_slots() for x in slots.values()]
+        return [x for *_, x in sorted(self.state.update.each_slot(), key=lambda slot: slot[:2])]
 
     def slot_elements(self) -> int:
         """The number of slot elements on one replica."""

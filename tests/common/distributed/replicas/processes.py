@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from timetotrain.launch import children, local, plan
+from timetotrain.launch import local, plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 # Time for the other processes to learn from their backend that one has failed, before they are killed.
@@ -165,7 +165,7 @@ def _report(path: pathlib.Path, codes: Sequence[int], timeout: float | None) -> 
 
 def _main(path: pathlib.Path, index: int) -> int:
     # It has a session of its own, so that a signal to the test's process group does not end it.
-    ctypes.CDLL(None).prctl(children.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG of <linux/prctl.h>.
     calls = pickle.loads((path / "calls").read_bytes())
     status = 0
     with open(path / f"result{index}", "wb") as file:

@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from common.config.schema import RunConfig
-from common.distributed import listening
+from common.distributed import listening, server_address
 from common.distributed import replicas as backends
 from common.distributed.replicas import cluster as clusters
 from common.errors import UserError
@@ -90,24 +90,39 @@ def test_a_wildcard_becomes_the_process_s_address(family, wildcard, address, bou
         packed = socket.inet_pton(family, text)
         return data + packed + bytes(8) if family == socket.AF_INET else data + bytes(4) + packed + bytes(4)
 
-    assert listening.sockaddr(sockaddr(wildcard), address) == sockaddr(bound)
+    assert server_address.sockaddr(sockaddr(wildcard), address) == sockaddr(bound)
 
 
 @pytest.mark.skipif(not hasattr(_socket, "__file__"), reason="this Python has sockets built in, as Debian's")
-def test_a_library_binds_to_the_address_and_sees_the_error_of_bind(capfd):
-    with (
-        listening.bound_to("127.0.0.1", [_socket.__file__]),
-        socket.socket() as first,
-        socket.socket() as second,
-    ):
-        first.bind(("0.0.0.0", 0))
+def test_a_library_binds_to_the_address_and_sees_the_error_of_bind():
+    with socket.socket() as first, socket.socket() as second:
+        (port,) = plan.free_ports(1)
+        with server_address.bound_to("127.0.0.1", port, [_socket.__file__]):
+            first.bind(("0.0.0.0", port))
+            first.listen()
+            with pytest.raises(OSError) as caught:
+                second.bind(("0.0.0.0", port))
+        assert caught.value.errno == errno.EADDRINUSE
         assert first.getsockname()[0] == "127.0.0.1"
-        with pytest.raises(OSError) as caught:
-            second.bind(("0.0.0.0", first.getsockname()[1]))
-    assert caught.value.errno == errno.EADDRINUSE
-    assert capfd.readouterr().err == ""
-    with listening.bound_to("127.0.0.1", ["/no/library.so"]):
-        assert "warning: this machine's TensorFlow listens on every interface" in capfd.readouterr().err
+        assert [each.address for each in listening.listeners() if each.port == port] == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("family, wildcard", [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")])
+def test_a_server_that_listens_everywhere_is_refused(monkeypatch, family, wildcard):
+    """As on a machine whose libraries cannot be changed."""
+
+    def start():
+        with server_address.bound_to("127.0.0.1", server.getsockname()[1], ["/no/library.so"]):
+            server.listen()
+
+    with socket.socket(family) as server:
+        server.bind((wildcard, 0))
+        with pytest.raises(
+            UserError, match="^TensorFlow's server listens on every interface, not on 127.0.0.1 alone"
+        ):
+            start()
+        monkeypatch.setenv(listening.ALLOWED, "1")
+        start()
 
 
 def test_a_public_address_needs_a_word(monkeypatch):
@@ -130,3 +145,28 @@ def test_a_name_without_an_address_is_waited_for_and_never_means_the_loopback(mo
     with pytest.raises(UserError, match="^b: no such host, or no way to it, within 0 s; check") as caught:
         listening.own_address(["a", "b"], 0)
     assert caught.value.exit_code == 75
+
+
+def test_a_host_whose_own_name_is_loopback_reaches_itself_by_its_address(monkeypatch):
+    """Debian's installer writes `127.0.1.1 NAME` into /etc/hosts."""
+    monkeypatch.setattr(listening, "_is_loopback", lambda host: host == "a")
+    monkeypatch.setattr(listening, "_route", lambda host: "10.0.0.7")
+    assert listening.names_from_here(["a", "b", "a"], 0) == ["10.0.0.7", "b", "10.0.0.7"]
+    assert listening.names_from_here(["a", "b"], 1) == ["a", "b"]
+    assert listening.names_from_here(["a", "a"], 0) == ["a", "a"]
+
+
+def test_a_host_that_neither_accepts_nor_refuses_a_connection_is_silent(monkeypatch):
+    errors = {
+        "gone": TimeoutError(),
+        "cut": OSError(errno.EHOSTUNREACH, ""),
+        "here": ConnectionRefusedError(),
+    }
+
+    def connect(address, seconds):
+        if address[0] in errors:
+            raise errors[address[0]]
+        return socket.socket()
+
+    monkeypatch.setattr(listening.socket, "create_connection", connect)
+    assert listening.silent(["here", "gone", "there", "cut"], 29400) == ["gone", "cut"]

@@ -22,13 +22,14 @@ from common.distributed import replicas as backends
 from common.distributed.replicas.base import Shard
 from common.layers.precision import precision
 from common.train import events
-from common.train.loop import Loop
+from common.train.programs import Programs
 from common.train.state import State
 from common.train.step import make_train_step
 from resnet.presets import PRESETS
 from resnet.task import Task
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.loops import run
 
 # (backend, replicas). In the last four worlds each replica is a process; "pjrt x 2" is pjrt in two processes.
 WORLDS = [
@@ -69,8 +70,8 @@ def shared(state):
 def free_run(backend, number, **changes):
     """(losses, qualities, shared variables) of 20 steps of the toy."""
     config = on(backend, number, toy.config(train_steps=20, quality_target=2.0, **changes))
-    loop = Loop(toy.Task(config), backends.make(config))
-    seen = list(loop.run())
+    loop = Programs(toy.Task(config), backends.make(config))
+    seen = run(loop)
     losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
     return losses, [e.value for e in seen if isinstance(e, events.Evaluated)], shared(loop.state)
 

@@ -13,7 +13,7 @@ from common.distributed.replicas.base import UnsupportedError
 from common.errors import UserError
 from common.train.compilation import Compiled, plan
 from common.train.describe import describe
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.distributed.replicas.test_replicas import (
     CALLS,
     GROUPS,
@@ -41,15 +41,6 @@ def placed(pjrt, columns):
 
 def results(pjrt, value):
     return [copy.numpy() for copy in pjrt.local_results(value)]
-
-
-def test_batches_of_several_shapes_do_not_fit_into_one_call(pjrt):
-    lengthening = tf.data.Dataset.range(2 * N).map(lambda i: tf.zeros([2 + i // N]))
-    stacks = pjrt.dataset(lambda shard: lengthening).stacks(2)
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="steps_per_execution=2: batches of one call have"
-    ):
-        next(stacks)
 
 
 @pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS.keys())
@@ -230,12 +221,12 @@ def test_every_step_is_compiled_and_off_is_refused():
 def test_the_next_batch_is_placed_while_the_step_runs(pjrt):
     """Two steps are started before the loss of the first is read."""
     order = []
-    loop = Loop(
+    loop = Programs(
         toy.Task(toy.config(replicas="pjrt", num_replicas=2)),
         backends.make(toy.config(replicas="pjrt", num_replicas=2)),
     )
     loop.compile()
-    block, run = loop._block, loop.replicas.run
+    block, run = loop.block, loop.replicas.run
     read = block._read
     block._read = lambda *call: order.append("read") or read(*call)
     loop.replicas.run = lambda *args: order.append("start") or run(*args)

@@ -10,7 +10,7 @@ from common.config.optimizer import Sgd
 from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.train import checkpoint_variables
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.export import network
 from tests.common.export.test_replicas import CASES, MORE
 from tests.common.train import toy
@@ -39,26 +39,21 @@ class Task(network.Task):
         return self._noise(batch_size, 2)
 
 
-def trained(backend, name, in_call=1):
+def trained(backend, name):
     """Losses, outputs of an evaluation, and the state, after STEPS steps."""
     number, changes, _ = {**CASES, **MORE}[name]
-    config = dataclasses.replace(
-        network.config(number, **changes), replicas=backend, steps_per_execution=in_call
-    )
+    config = dataclasses.replace(network.config(number, **changes), replicas=backend)
     task = Task(config)
-    loop = Loop(task, backends.make(config))
+    loop = Programs(task, backends.make(config))
     train = loop.dataset(lambda shard: task.train_input(shard, loop.batch_size(True), 0))
     held_out = loop.dataset(lambda shard: task.eval_input(shard, loop.batch_size(False)))
-    result = loop.call(loop._block.batches(train), iter(held_out), STEPS, EVALUATIONS)
+    result = loop.call(loop.block.batches(train), iter(held_out), STEPS, EVALUATIONS)
     assert result.complete
-    state = checkpoint_variables.values(loop.state) | {
-        n: loop.replicas.all_values(v) for n, v in checkpoint_variables.moving(loop.state).items()
-    }
-    return result, state
+    return result, dict(checkpoint_variables.values(loop.state))
 
 
-def check(name, in_call=1):
-    (mine, state), (theirs, expected) = trained("pjrt", name, in_call), trained("mirrored", name)
+def check(name):
+    (mine, state), (theirs, expected) = trained("pjrt", name), trained("mirrored", name)
     np.testing.assert_allclose(mine.losses, theirs.losses, rtol=1e-9)
     for found, other in ((mine.sums, theirs.sums), (mine.arrays, theirs.arrays), (state, expected)):
         assert sorted(found) == sorted(other) != []
@@ -69,12 +64,6 @@ def check(name, in_call=1):
 @pytest.mark.parametrize("name", CASES)
 def test_a_technique_trains_as_under_mirrored(name):
     check(name)
-
-
-@pytest.mark.parametrize("name", ["sharded update, 2d, bf16", "rows on two replicas, hierarchical sums"])
-def test_a_technique_trains_in_calls_of_two_steps(name):
-    """Three steps: a call of two, and one of one."""
-    check(name, 2)
 
 
 @pytest.mark.e2e
@@ -95,7 +84,7 @@ def test_sixteen_bits_train_as_on_one_replica(precision, changes):
             precision=precision, replicas=backend, num_replicas=number, batch_norm_span=16,
             optimizer=optimizer, communication=Communication(), quality_target=2.0, **changes,
         )  # fmt: skip
-        loop = Loop(toy.Task(config), backends.make(config))
+        loop = Programs(toy.Task(config), backends.make(config))
         result = loop.call(*(iter(loop.dataset(make)) for make in inputs(loop)), 20, 0)
         actual.append((result.losses, loop.state.loss_scale.report()))
     (mine, scale), (theirs, expected) = actual

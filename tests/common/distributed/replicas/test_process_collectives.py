@@ -139,7 +139,7 @@ def test_collectives_of_constants_and_results_that_some_ignore(ran):
         assert total == 2 * number and mine.tolist() == [float(rank == number - 1)] * 3
 
 
-def test_a_shift_sends_to_the_neighbour_alone(ran):
+def test_a_shift_sends_to_the_neighbor_alone(ran):
     number, results = only(ran, "horovod")
     for rank, (operations, found) in enumerate(results["shifted"]):
         assert operations == ["HorovodAlltoall"]

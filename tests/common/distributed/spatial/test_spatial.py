@@ -42,7 +42,7 @@ def fits(height, size, stride, padding):
 def test_a_window_holds_the_rows_of_every_output_that_exists(height, k, size, stride, top, bottom):
     if output_size(height, size, stride, top, bottom) < 1:
         return
-    window, rows = Window.of(height, k, size, stride, top, bottom), rows_of(height, k)
+    window, rows = Window.for_image(height, k, size, stride, top, bottom), rows_of(height, k)
     out_rows = rows_of(window.height, k)
     for position in range(k):
         held = range(position * rows - window.above, (position + 1) * rows + window.below)

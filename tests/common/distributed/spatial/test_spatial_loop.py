@@ -13,10 +13,11 @@ from common.distributed.spatial.layers import Enter, GlobalAverage, Leave, MaxPo
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.convolution import PaddedConv2D
 from common.train import events
-from common.train.loop import Loop
+from common.train.programs import Programs
 from common.train.task import Over, WeightedSum
 from tests.common.distributed.spatial.partitioned import close
 from tests.common.train import toy
+from tests.common.train.loops import run
 
 # -- The loop ------------------------------------------------------------------------------------------------
 
@@ -55,9 +56,9 @@ def free_run(task=ImageTask, **changes):
     """(losses, qualities, weights) of 10 steps; quality() fails if an image counts twice or never."""
     config = toy.config(precision="fp64", train_steps=10, quality_target=2.0, **changes)
     config.validate()
-    loop = Loop(task(config), backends.make(config))
+    loop = Programs(task(config), backends.make(config))
     loop.compile()
-    seen = list(loop.run())
+    seen = run(loop)
     losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
     weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
     return losses, [e.value for e in seen if isinstance(e, events.Evaluated)], weights

@@ -61,17 +61,17 @@ class Ssd:
         def conv(x, stride, padding):
             return spatial.conv2d(x, next(weights), stride, padding)
 
-        def normalised(x):
+        def normalized(x):
             means, part = spatial.means(x, 1)
             if spatial.partitions > 1:
                 means = spatial.all_reduce(means * part)
             return (x - means[0]) * tf.math.rsqrt(means[1] - means[0] ** 2 + 1e-5) + 0.1
 
-        x = tf.nn.relu(normalised(conv(x, 2, 3)))
+        x = tf.nn.relu(normalized(conv(x, 2, 3)))
         x = spatial.max_pool(x, 3, 2, 1)
         for _, stride in self.STAGES:
-            y = normalised(conv(tf.nn.relu(normalised(conv(x, stride, 1))), 1, 1))
-            x = tf.nn.relu(y + normalised(conv(x, stride, 0)))
+            y = normalized(conv(tf.nn.relu(normalized(conv(x, stride, 1))), 1, 1))
+            x = tf.nn.relu(y + normalized(conv(x, stride, 0)))
         maps = [x]
         for _, _, stride, padding in self.EXTRAS:
             x = tf.nn.relu(conv(tf.nn.relu(conv(x, 1, 0) + 0.1), stride, padding) + 0.1)
@@ -223,7 +223,7 @@ def test_mistakes_name_the_values():
     with pytest.raises(UserError, match="clip_replica_norm"):
         toy.config(num_replicas=2, partitions=2, optimizer=Sgd(clip_replica_norm=1.0)).validate()
     with pytest.raises(UserError, match="a window of 3 rows on 2"):
-        Window.of(2, 2, 3, 1, 0, 0)
+        Window.for_image(2, 2, 3, 1, 0, 0)
     spatial = Spatial(Mirrored(2), 2)
     with pytest.raises(UserError, match="5 rows of 7 columns come from no partitioned layer"):
         spatial.conv2d(tf.zeros([1, 5, 7, 1]), tf.zeros([3, 3, 1, 1]), 1, "same")
