@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from common.config.schema import RunConfig
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A block's outputs as numpy, for the steps that ran; `complete`: all steps and all of the evaluation ran."""
+    """A call's outputs as numpy, for the steps that ran; `complete`: all steps and all of the evaluation ran."""
 
     complete: bool
     losses: np.ndarray
@@ -23,12 +23,6 @@ class Result:
     eval_stop: float
     sums: Mapping[str, np.ndarray]
     arrays: Mapping[str, np.ndarray]
-
-    @classmethod
-    def joined(cls, results: Sequence[Result]) -> Result:
-        """Returns the result of a block from its calls' results, in order."""
-        joined = {name: np.concatenate([getattr(r, name) for r in results]) for name in ("losses", "times")}
-        return dataclasses.replace(results[-1], **joined)
 
 
 def batch_size(config: RunConfig, training: bool) -> int:
@@ -52,11 +46,15 @@ class TrainingBlock(abc.ABC):
         """Returns an iterator over a `Replicas.dataset`, to train from."""
 
     @abc.abstractmethod
-    def stop(self, wanted: bool = True) -> None:
+    def stop(self) -> None:
         """Ends the running block and all later ones at the next step, or after the running calls; from any thread.
 
-        An evaluation ends at its next batch, and does not count. `stop(False)` lets blocks run again.
+        An evaluation ends at its next batch, and does not count.
         """
+
+    @abc.abstractmethod
+    def allow(self) -> None:
+        """Lets blocks run again after `stop`."""
 
     @abc.abstractmethod
     def progress(self) -> tuple[int, float]:

@@ -8,31 +8,35 @@ Every process calls `Saver.save` and `restore_latest`, which exchange data betwe
 processes read, so all hosts must share the folder.
 """
 
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from common.config.clock import Block
-from common.config.digest import digest, to_dict
-from common.config.schema import Communication
+from common.config.digest import digest, from_dict, to_dict
+from common.config.rules import SCHEDULES
+from common.config.schema import Communication, RunConfig
+from common.distributed import alike, sharded_weights
+from common.distributed.agreement import Agreement
 from common.distributed.replicas.base import Replicas
-from common.distributed.weight_update import SlotValues
 from common.errors import PeerLostError, UserError
 from common.files import write_fix
 from common.train import checkpoint_file, checkpoint_variables
 from common.train.checkpoint_file import PENDING
 from common.train.evaluation_pool import Evaluation
-from common.train.loop import Loop
+from common.train.programs import Programs
 from common.train.state import Network, State
 
 KEEP = 2
@@ -41,12 +45,22 @@ _NUMBERS = "biufV"  # Kinds of numpy's dtypes; numpy reads bfloat16 as V.
 # Fields that may differ between the run that saved and the run that resumes.
 FREE_FIELDS = (
     "replicas", "num_replicas", "partitions", "system", "hardware", "source", "accumulation_steps",
-    "checkpoint_blocks", "compile", "patience", "init",
+    "checkpoint_blocks", "compile", "patience", "init", "shard_weights",
 )  # fmt: skip
 
 
+class Restored(NamedTuple):
+    """`step`: of a restored checkpoint; `pending`: evaluations whose results were not known when it was saved."""
+
+    step: int
+    pending: Sequence[Evaluation]
+
+
 class Saver:
-    """Saves a run's checkpoints in a folder. Training waits for a copy of the state; a thread writes it."""
+    """Saves a run's checkpoints in a folder. Training waits for a copy of the state; a thread writes it.
+
+    Training waits until a state that is too large for a copy is written: the file takes one variable after another.
+    """
 
     def __init__(
         self,
@@ -59,36 +73,42 @@ class Saver:
         self._writing: concurrent.futures.Future | None = None
         self._data: Mapping[str, int] | None = None  # Of `Task.data_files`, which may take seconds.
 
-    def save(self, loop: Loop, pending: Sequence[Evaluation] = ()) -> pathlib.Path:
+    def save(self, programs: Programs, pending: Sequence[Evaluation] = ()) -> pathlib.Path:
         """Begins to write `folder`/checkpoint_<step>.npz, after the checkpoint before is written.
 
         Args:
-          loop: the run's; every process calls this.
+          programs: the run's; every process calls this.
           pending: evaluations whose results are not known yet, for process 0.
 
         Raises UserError: the checkpoint before could not be written.
         """
-        state, replicas = loop.state, loop.state.replicas
+        state, replicas = programs.state, programs.state.replicas
         self.finish(replicas)
         step = int(state.step)
         path = self._folder / f"checkpoint_{step:08d}.npz"
-        arrays = checkpoint_variables.values(state) | {
-            name: replicas.all_values(v) for name, v in checkpoint_variables.moving(state).items()
-        }
+        arrays, whole = checkpoint_variables.values(state), not programs.config.state_bytes
+        if whole or not replicas.main:
+            # Training goes on while the thread writes, and `numpy()` can share memory with a variable.
+            copies = [(name, np.array(value)) for name, value in arrays if whole and replicas.main]
+            arrays = iter(copies)
         if not replicas.main:
             return path
         # A resumed run repeats the evaluation of the checkpoint's own block, but of no earlier block.
         earlier = [e for e in pending if e.block.end_step < step]
-        meta = {"step": step, "digest": _digest(loop), "config": to_dict(loop.config)}
-        meta |= {"benchmark": loop.config.benchmark, "labels": list(loop.task.labels())}
+        meta = {"step": step, "digest": _digest(programs.config), "config": to_dict(programs.config)}
+        meta |= {"benchmark": programs.config.benchmark, "labels": list(programs.task.labels())}
         if self._data is None:
-            self._data = loop.task.data_files()
+            self._data = programs.task.data_files()
         meta |= {"data": self._data, "pending": [dataclasses.asdict(e.block) for e in earlier]}
-        # Training goes on while the thread writes, and `numpy()` can share memory with a variable.
-        copies = {name: np.array(value) for name, value in arrays.items()}
-        copies |= {f"{PENDING}{i}/{n}": np.array(x) for i, e in enumerate(earlier) for n, x in _outputs(e)}
-        arguments = path, copies, meta, loop.task.assets(), self._keep, self._protect(step)
+        outputs = [(f"{PENDING}{i}/{n}", np.array(x)) for i, e in enumerate(earlier) for n, x in _outputs(e)]
+        everything = itertools.chain(arrays, outputs)
+        arguments = path, everything, meta, programs.task.assets(), self._keep, self._protect(step)
         self._writing = _in_thread(checkpoint_file.write, *arguments)
+        if not whole:
+            concurrent.futures.wait([self._writing])
+            collections.deque(
+                arrays, maxlen=0
+            )  # The other processes exchange to the end, if the disk was full.
         return path
 
     def wait(self) -> OSError | None:
@@ -121,15 +141,19 @@ class Saver:
 
 
 def save(
-    loop: Loop, folder: str | os.PathLike, keep: int = KEEP, protect: Collection[int] = ()
+    programs: Programs,
+    folder: str | os.PathLike,
+    keep: int = KEEP,
+    protect: Collection[int] = (),
+    pending: Sequence[Evaluation] = (),
 ) -> pathlib.Path:
     """Writes `folder`/checkpoint_<step>.npz; drops all checkpoints but the last `keep` and the steps in `protect`.
 
     Raises UserError if the folder cannot be written, or the disk is full.
     """
     saver = Saver(folder, keep, lambda step: protect)
-    path = saver.save(loop, getattr(loop, "pending", ()))
-    saver.finish(loop.state.replicas)
+    path = saver.save(programs, pending)
+    saver.finish(programs.state.replicas)
     return path
 
 
@@ -155,43 +179,41 @@ def _outputs(evaluation: Evaluation) -> Iterator[tuple[str, Any]]:
 
 
 def _pending(file: checkpoint_file.File) -> list[Evaluation]:
-    """Removes the pending evaluations from a file's arrays, and returns them."""
+    """Returns the pending evaluations among a file's arrays."""
     evaluations = []
     for i, values in enumerate(file.meta.get("pending", [])):
         block, outputs = Block(**values), {"sums": {}, "arrays": {}}
         for kind, named in outputs.items():
             prefix = f"{PENDING}{i}/{kind}/"
-            for name in [name for name in file.arrays if name.startswith(prefix)]:
-                named[name.removeprefix(prefix)] = file.arrays.pop(name)
+            names = [name for name in file.arrays if name.startswith(prefix)]
+            named.update((name.removeprefix(prefix), file.arrays[name]) for name in names)
         evaluations.append(Evaluation(block, **outputs))
     return evaluations
 
 
 def restore_latest(
-    loop: Loop, folder: str | os.PathLike, say: Callable[[str], None] = lambda line: None
-) -> int | None:
-    """Restores the newest checkpoint of `folder` that is complete into the loop's state.
+    programs: Programs, folder: str | os.PathLike, say: Callable[[str], None] = lambda line: None
+) -> Restored | None:
+    """Restores the newest checkpoint of `folder` that is complete into the programs' state.
 
-    A damaged one is set aside under another name if there is one before it, and `say` gets a line. Returns its step,
-    or None if there is no checkpoint. Raises UserError if every file is damaged, or one belongs to another
+    A damaged one is set aside under another name if there is one before it, and `say` gets a line. Returns None if
+    there is no checkpoint. Raises UserError if every file is damaged, or one belongs to another
     configuration, to other data, or differs from what the other processes read.
     """
-    replicas, folder = loop.state.replicas, pathlib.Path(folder)
+    replicas, folder = programs.state.replicas, pathlib.Path(folder)
     paths = checkpoint_file.checkpoints(folder)
     while True:
         error, loaded, step = None, None, -1
         try:
             if paths:
-                loaded = _load(loop, paths[-1])
+                loaded = _load(programs, paths[-1])
                 step = int(loaded.meta["step"])
         except UserError as caught:
             error = caught
         # Exchange before any process raises, so that no process waits for one that has raised.
         damaged = isinstance(error, checkpoint_file.DamagedError)
-        failed, any_damaged = replicas.agree(int(error is not None)), replicas.agree(int(damaged))
-        refused = replicas.agree(int(error is not None and not damaged))
-        newest, oldest = replicas.agree(step), -replicas.agree(-step)
-        if any_damaged and not refused and replicas.agree(len(paths)) > 1:
+        worst, equal = replicas.agree(1 if damaged else 2 * bool(error)), Agreement(replicas).equal([step])
+        if worst == 1 and replicas.agree(len(paths)) > 1:
             if paths:
                 path = paths.pop()
                 if replicas.main:
@@ -202,7 +224,7 @@ def restore_latest(
             continue
         if error:
             raise error
-        if failed or newest != oldest:
+        if worst or not equal:
             raise UserError(
                 f"--checkpoint_dir={folder}: process {replicas.process_index} found step {step}, another one did not; "
                 "use a folder that all hosts share"
@@ -210,10 +232,9 @@ def restore_latest(
         break
     if loaded is None:
         return None
-    if pending := _pending(loaded):
-        loop.begin_with(pending)
-    _assign(loop.state, loaded.arrays)
-    return step
+    pending = _pending(loaded)
+    _assign(programs.state, loaded.arrays)
+    return Restored(step, pending)
 
 
 def restore_weights(network: Network, path: pathlib.Path) -> None:
@@ -233,41 +254,45 @@ def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
     arrays, weights = file.arrays, checkpoint_variables.weights(network)
     for name, weight in weights.items():
         array = arrays.get(name)
-        if array is None or array.shape != tuple(weight.shape) or array.dtype.kind not in _NUMBERS:
+        if (
+            array is None
+            or array.shape != sharded_weights.shape_of(weight)
+            or array.dtype.kind not in _NUMBERS
+        ):
             said = "its variables are not those of this network"
             raise UserError(f"{file.path}: {said}; give the run's --config flags")
     moments = checkpoint_variables.moments(network)
     fitted = checkpoint_variables.fitted(network, arrays, moments, file.path)
     for name, weight in weights.items():
-        for component in network.replicas.local_results(weight):
-            component.assign(arrays[name])
+        sharded_weights.write(network.replicas, weight, arrays[name])
     _assign_per_replica(network, moments, fitted)
 
 
-def _load(loop: Loop, path: pathlib.Path) -> checkpoint_file.File:
-    """Returns a file that fits the loop; fits per-replica arrays to the loop's replicas."""
-    file = checkpoint_file.read(path)
-    if file.meta["digest"] != _digest(loop):
+def _load(programs: Programs, path: pathlib.Path) -> checkpoint_file.File:
+    """Returns a file that fits the run; fits per-replica arrays to the run's replicas."""
+    file = checkpoint_file.read(path, in_parts=bool(programs.config.state_bytes))
+    same = file.meta["digest"] == _digest(programs.config) or _is_of_earlier_version(file, programs.config)
+    if not same:
         raise UserError(
-            f"{path}: written by a run with other settings ({_difference(file.meta['config'], loop)}); give the same "
-            "settings to go on, or a new --checkpoint_dir to begin (--init=CHECKPOINT takes its weights)"
+            f"{path}: written by a run with other settings ({_difference(file.meta['config'], programs)}); give "
+            "the same settings to go on, or a new --checkpoint_dir to begin (--init=CHECKPOINT takes its weights)"
         )
-    _check_data(loop, file)
-    arrays = {name: x for name, x in file.arrays.items() if not name.startswith(PENDING)}
-    shapes, moving = checkpoint_variables.shapes(loop.state), checkpoint_variables.moving(loop.state)
-    same = sorted(arrays) == sorted([*shapes, *moving])
+    _check_data(programs, file)
+    arrays, names = file.arrays, [name for name in file.arrays if not name.startswith(PENDING)]
+    shapes, moving = checkpoint_variables.shapes(programs.state), checkpoint_variables.moving(programs.state)
+    same = sorted(names) == sorted([*shapes, *moving])
     if not same or any(arrays[name].shape != shape for name, shape in shapes.items()):
         raise UserError(f"{path}: its variables are not those of this model; written by another version?")
-    fitted = checkpoint_variables.fitted(loop.state, arrays, moving, path)
-    return dataclasses.replace(file, arrays=file.arrays | fitted)
+    fitted = checkpoint_variables.fitted(programs.state, arrays, moving, path)
+    return dataclasses.replace(file, arrays=collections.ChainMap(fitted, arrays))
 
 
-def _check_data(loop: Loop, file: checkpoint_file.File) -> None:
+def _check_data(programs: Programs, file: checkpoint_file.File) -> None:
     """Raises a UserError if the files of the data differ from the files of the run that saved.
 
     A new file counts if its name differs from another's in digits alone, as one more shard's does.
     """
-    there, here = file.meta.get("data") or {}, loop.task.data_files()
+    there, here = file.meta.get("data") or {}, programs.task.data_files()
     if not there or not here:
         return
     forms = {re.sub(r"\d+", "0", name) for name in there}
@@ -278,27 +303,26 @@ def _check_data(loop: Loop, file: checkpoint_file.File) -> None:
     unit = "files" if names[0].endswith("/") else "bytes"
     sizes = (f"{x[names[0]]:,} {unit}" if names[0] in x else "absent" for x in (there, here))
     raise UserError(
-        f"{file.path}: its run trained on other data than --data_dir={loop.task.data_dir}: {names[0]} was "
+        f"{file.path}: its run trained on other data than --data_dir={programs.task.data_dir}: {names[0]} was "
         f"{next(sizes)}, is {next(sizes)} ({len(names)} of {len({*there, *here})} files differ); give the data of "
         "that run, or a new --checkpoint_dir to begin (--init=CHECKPOINT takes its weights)"
     )
 
 
-def _assign(state: State, arrays: dict[str, np.ndarray]) -> None:
+def _assign(state: State, arrays: Mapping[str, np.ndarray]) -> None:
     replicas = state.replicas
-    slots: SlotValues = [{} for _ in state.model.trainable_variables]
+    slots: dict[tuple[int, str], str] = {}
     for name, entry in checkpoint_variables.entries(state).items():
         if isinstance(entry, checkpoint_variables.Slot):
-            slots[entry.weight][entry.name] = arrays[name]
+            slots[entry.weight, entry.name] = name
         else:
-            for component in replicas.local_results(entry):
-                component.assign(arrays[name])
-    state.update.write_slots(slots)
+            sharded_weights.write(replicas, entry, arrays[name])
+    state.update.write_slots(lambda weight, name: arrays[slots[weight, name]])
     _assign_per_replica(state, checkpoint_variables.moving(state), arrays)
 
 
 def _assign_per_replica(
-    network: Network, variables: dict[str, tf.Variable], arrays: dict[str, np.ndarray]
+    network: Network, variables: dict[str, tf.Variable], arrays: Mapping[str, np.ndarray]
 ) -> None:
     replicas = network.replicas
     for name, variable in variables.items():
@@ -308,31 +332,53 @@ def _assign_per_replica(
             component.assign(value)
 
 
-def _digest(loop: Loop) -> str:
-    neutral = {name: getattr(type(loop.config)(), name) for name in FREE_FIELDS}
+def _is_of_earlier_version(file: checkpoint_file.File, config: RunConfig) -> bool:
+    """Whether a checkpoint's settings are those of `config` but for fields that have gone since."""
+    if config.own_functions():  # Their code is in the digest alone.
+        return False
+    try:
+        same = _digest(from_dict(type(config), file.meta["config"])) == _digest(config)
+    except UserError:
+        return False
+    if same:
+        _check_schedule(file)
+    return same
+
+
+def _check_schedule(file: checkpoint_file.File) -> None:
+    """Raises UserError for a schedule's field that its kind does not read now, but did in earlier versions."""
+    saved = file.meta["config"].get("schedule", {})
+    kind, left_out = saved.get("kind"), SCHEDULES.left_out(saved)
+    for field in ("initial_learning_rate", "warmup_curve", "decay_over_whole_run"):
+        if field in left_out and (field != "decay_over_whole_run" or kind == "cosine"):
+            raise UserError(
+                f"{file.path}: config.schedule.{field}={json.dumps(left_out[field])}: earlier versions read this "
+                f"field; {kind} does not now, so use the version that wrote this file"
+            )
+
+
+def _digest(config: RunConfig) -> str:
+    usual = type(config)()
+    # A benchmark may have some of them as constants.
+    neutral = {name: getattr(usual, name) for name in FREE_FIELDS if name in to_dict(usual)}
     # Only `wire` changes the gradient sums by more than rounding.
-    neutral["communication"] = Communication(wire=loop.config.communication.wire)
-    return digest(dataclasses.replace(loop.config, **neutral))
+    neutral["communication"] = Communication(wire=config.communication.wire)
+    return digest(dataclasses.replace(config, **neutral))
 
 
-def _difference(saved: dict, loop: Loop) -> str:
-    """Returns the first settings that differ between a checkpoint's configuration and the loop's."""
-    here = json.loads(json.dumps(to_dict(loop.config)))
-    default = json.loads(json.dumps(to_dict(type(loop.config)())))
-    # Earlier versions saved the fields of every rule.
-    own = {"optimizer": {name: saved["optimizer"].get(name) for name in here["optimizer"]}}
-    there, here = (_flat(default | {"optimizer": {}}) | _flat(values) for values in (saved | own, here))
+def _difference(saved: dict, programs: Programs) -> str:
+    """Returns the first settings that differ between a checkpoint's configuration and this run's."""
+    config, groups = programs.config, ("optimizer", "schedule")
+    here, default = (json.loads(json.dumps(to_dict(each))) for each in (config, type(config)()))
+    # Earlier versions saved more fields, and lack later ones.
+    with contextlib.suppress(UserError):
+        saved = json.loads(json.dumps(to_dict(from_dict(type(config), saved))))
+    own = {group: {n: saved[group].get(n, value) for n, value in here[group].items()} for group in groups}
+    default |= {group: {} for group in groups}
+    there, here = (alike.of_config(default) | alike.of_config(values) for values in (saved | own, here))
     free = (*FREE_FIELDS, "communication")
-    bound = (n for n in {*there, *here} if n.partition(".")[0] not in free or n == "communication.wire")
+    bound = (n for n in {*there, *here} if n.split(".")[1] not in free or n == "config.communication.wire")
     names = sorted(n for n in bound if there.get(n) != here.get(n))
-    shown = ", ".join(f"config.{n}: {there.get(n)} there, {here.get(n)} here" for n in names[:_SHOWN])
+    shown = ", ".join(f"{n}: {there.get(n)} there, {here.get(n)} here" for n in names[:_SHOWN])
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return shown + more or "another version"
-
-
-def _flat(values: dict, prefix: str = "") -> dict:
-    """Returns {"schedule.warmup_epochs": value} for {"schedule": {"warmup_epochs": value}}."""
-    flat = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat

@@ -8,13 +8,14 @@ configuration, the labels' names and the task's assets, such as a vocabulary.
 import contextlib
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import pathlib
 import re
 import shutil
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,6 @@ FORMAT = 2  # Format 1 numbered the variables; its files do not state their form
 ABOUT = "timetotrain.json"  # An export's description of itself, stored with its assets.
 ASSETS, WEIGHTS, SLOTS = "assets/", "weights/", "slots/"
 PENDING = "pending/"  # Outputs of evaluations whose results were not known yet.
-# The field with the share of the average in the weights (Optimizer.averaging_beta), by the optimizer's name.
-_AVERAGED_BY = {"schedule_free_sgd": "momentum", "schedule_free_adamw": "beta_1"}
 # Errors of the system that a damaged file can cause: a place outside of it, a bad block. Any other, such as a stale
 # handle of a file server or a missing permission, says nothing about the file.
 _DAMAGE = (None, errno.EINVAL, errno.EIO)
@@ -48,26 +47,26 @@ class File:
 
     Attributes:
       path: path of the file.
-      arrays: arrays by their names in the file.
+      arrays: arrays by their names in the file; of `read(in_parts=True)` they stay there.
       meta: "step", "digest", "config" (plain values), "format", "benchmark" and "labels"; since
         November 2026 also "data", the sizes of the data's files, and "pending", blocks.
       assets: {file name: content}: what the trained network needs besides its weights.
     """
 
     path: pathlib.Path
-    arrays: dict[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]
     meta: dict[str, Any]
     assets: dict[str, bytes]
 
 
-def read(path: pathlib.Path, training: bool = True) -> File:
+def read(path: pathlib.Path, training: bool = True, in_parts: bool = False) -> File:
     """Reads a checkpoint, which may be untrusted: it checks the arrays' sizes before it unpacks them.
 
     Raises UserError if the file is damaged, no checkpoint or of another format, or an asset has another name.
 
     Args:
-      training: False leaves out the optimizer's slots, accepts only assets with plain file names, and gives the
-        weights that an evaluation uses: for Schedule-Free, their averages.
+      training: False leaves out the optimizer's slots, and accepts only assets with plain file names.
+      in_parts: compare the arrays' checksums, but leave the arrays in the file.
     """
     with _opened(path) as (archive, meta):
         names = [name for name in archive.files if name != "meta"]
@@ -75,10 +74,16 @@ def read(path: pathlib.Path, training: bool = True) -> File:
         for name in [] if training else assets:
             check_asset(path, name.removeprefix(ASSETS))
         left_out = (ASSETS,) if training else (ASSETS, SLOTS, PENDING)
-        arrays = {name: archive[name] for name in names if not name.startswith(left_out)}
+        names_read = [name for name in names if not name.startswith(left_out)]
+        if in_parts:
+            for name in names_read:
+                archive.check(name)
+        arrays = npz.Arrays(path, names_read) if in_parts else {name: archive[name] for name in names_read}
+        if training:
+            _check_step(path, meta["step"], arrays)
         return File(
             path,
-            arrays if training else arrays | _averages(archive, arrays, meta["config"]),
+            arrays,
             meta,
             {name.removeprefix(ASSETS): archive[name].tobytes() for name in assets},
         )
@@ -103,32 +108,9 @@ def _opened(path: pathlib.Path) -> Iterator[tuple[npz.Archive, dict[str, Any]]]:
         raise DamagedError(f"{path}: not a whole checkpoint ({error}); {fix}") from error
 
 
-def _averages(archive: Any, arrays: Mapping[str, np.ndarray], config: Mapping) -> dict[str, np.ndarray]:
-    """Returns the averages of the weights that have one, by the weights' names in the file.
-
-    They follow from the weights and the slots z (common/optim/schedule_free.py), before the first update not at all.
-    """
-    optimizer = config.get("optimizer")
-    beta = isinstance(optimizer, dict) and optimizer.get(_AVERAGED_BY.get(str(optimizer.get("name")), ""))
-    if not isinstance(beta, float) or not 0 < beta < 1:
-        return {}
-    averages = {}
-    for name, weight in arrays.items():
-        slots = SLOTS + name.removeprefix(WEIGHTS)
-        if not name.startswith(WEIGHTS) or f"{slots}/z" not in archive.files:
-            continue
-        z, begun = archive[f"{slots}/z"], archive[f"{slots}/weight_sum"]
-        if z.shape != weight.shape or begun.shape:
-            raise ValueError(f"{slots}/z has a different shape from its weight")
-        if begun > 0:
-            exact = (weight.astype(np.float64) - (1 - beta) * z.astype(np.float64)) / beta
-            averages[name] = exact.astype(weight.dtype)
-    return averages
-
-
 def _checked_meta(path: pathlib.Path, meta: Any) -> dict[str, Any]:
     if not isinstance(meta, dict):
-        raise ValueError("meta is no object")
+        raise ValueError("meta is not an object")
     format_read = meta.get("format", 1)
     if isinstance(format_read, int) and format_read != FORMAT:
         raise UserError(
@@ -141,6 +123,18 @@ def _checked_meta(path: pathlib.Path, meta: Any) -> dict[str, Any]:
     if not 0 <= meta["step"] < 2**63 or not all(isinstance(label, str) for label in meta["labels"]):
         raise ValueError("meta has a step or a label that cannot be")
     return meta
+
+
+def _check_step(path: pathlib.Path, step: int, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raises UserError if the places for the step contradict one another: a renumbered file would hide a resumption."""
+    others = {"its arrays": int(arrays["step"])} if "step" in arrays and arrays["step"].shape == () else {}
+    if re.fullmatch(r"checkpoint_\d{8,}", path.stem):
+        others["its name"] = step_of(path)
+    for place, other in others.items():
+        if other != step:
+            raise UserError(
+                f"{path}: meta says step {step}, {place} step {other}; use the file as it was written"
+            )
 
 
 def check_asset(path: str | os.PathLike, name: str) -> None:
@@ -181,7 +175,7 @@ def _named(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
 
 def write(
     path: pathlib.Path,
-    arrays: Mapping[str, np.ndarray],
+    arrays: Iterable[tuple[str, np.ndarray]],
     meta: Mapping[str, Any],
     assets: Mapping[str, bytes],
     keep: int,
@@ -189,14 +183,17 @@ def write(
 ) -> None:
     """Writes a checkpoint; drops all older ones except the last `keep` and the steps in `protect`.
 
+    It takes one of `arrays`, pairs of a name and an array, after another.
+
     Raises OSError if the folder cannot be written, or the disk is full.
     """
-    arrays = {**arrays, **{ASSETS + name: np.frombuffer(data, np.uint8) for name, data in assets.items()}}
-    arrays["meta"] = np.frombuffer(json.dumps({**meta, "format": FORMAT}).encode(), np.uint8)
+    texts = {ASSETS + name: data for name, data in assets.items()}
+    texts["meta"] = json.dumps({**meta, "format": FORMAT}).encode()
+    others = ((name, np.frombuffer(data, np.uint8)) for name, data in texts.items())
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_partial(path.parent)
     with whole(path) as made, open(made, "wb") as file:
-        np.savez(file, **arrays)
+        npz.write(file, itertools.chain(arrays, others))
         file.flush()
         os.fsync(file.fileno())
     # The new name must be on the disk before an older checkpoint goes.
@@ -225,7 +222,7 @@ def _flush_folder(folder: pathlib.Path) -> None:
             os.close(descriptor)
 
 
-def merged(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+def merged(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     """Returns the saved moment `name`, "moments/LAYER/mean" or ".../variance", [R, G, C], merged over R and G: [C]."""
     stem = name.rpartition("/")[0]
     means, variances = (arrays[f"{stem}/{moment}"].astype(np.float64) for moment in ("mean", "variance"))

@@ -6,12 +6,13 @@ groups changes, moments are merged by the law of total variance.
 """
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from common.distributed import sharded_weights
 from common.errors import UserError
 from common.layers import batch_norm
 from common.train import names
@@ -28,14 +29,14 @@ class Slot(NamedTuple):
 
 
 def weights(network: Network) -> dict[str, tf.Variable]:
-    """Returns the network's variables that are equal on every replica, by their names in the file."""
+    """Returns the variables whose value replicas share: equal on all, or in parts; by their names in the file."""
     per_replica = {id(v) for v in moving(network).values()}
     called = names.of_variables(network.model)
     return {WEIGHTS + called[id(v)]: v for v in network.model.variables if id(v) not in per_replica}
 
 
 def entries(state: State) -> dict[str, tf.Variable | Slot]:
-    """Returns the variables and slots that are equal on every replica, by their names in the file."""
+    """Returns the variables and slots whose value replicas share, by their names in the file."""
     by_name: dict[str, tf.Variable | Slot] = {**weights(state)}
     called = names.of_variables(state.model)
     for i, weight in enumerate(state.model.trainable_variables):
@@ -45,19 +46,22 @@ def entries(state: State) -> dict[str, tf.Variable | Slot]:
     return by_name | {names.stem(v): v for v in counters}
 
 
-def values(state: State) -> dict[str, np.ndarray]:
-    """Returns the values of all entries; every process must call it."""
-    slots = state.update.read_slots()
-    return {
-        name: slots[entry.weight][entry.name]
-        if isinstance(entry, Slot)
-        else state.replicas.local_results(entry)[0].numpy()
-        for name, entry in entries(state).items()
-    }
+def values(state: State) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields name and value of each entry and per-replica variable; every process must exhaust it."""
+    slots = {}
+    for name, entry in entries(state).items():
+        if isinstance(entry, Slot):
+            slots[entry.weight, entry.name] = name
+        else:
+            yield name, sharded_weights.read(state.replicas, entry)
+    for weight, slot, value in state.update.each_slot():
+        yield slots[weight, slot], value
+    for name, variable in moving(state).items():
+        yield name, state.replicas.all_values(variable)
 
 
 def shapes(state: State) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(entry.shape) for name, entry in entries(state).items()}
+    return {name: sharded_weights.shape_of(entry) for name, entry in entries(state).items()}
 
 
 def moving(state: Network) -> dict[str, tf.Variable]:
@@ -90,7 +94,7 @@ def _paths(state: Network, layers: Sequence[Any]) -> list[str]:
 
 
 def fitted(
-    state: Network, arrays: dict[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
+    state: Network, arrays: Mapping[str, np.ndarray], variables: dict[str, tf.Variable], path: pathlib.Path
 ) -> dict[str, np.ndarray]:
     """Returns the saved values of per-replica variables, one for each replica of the state.
 
@@ -109,7 +113,7 @@ def fitted(
     return fitted
 
 
-def _fit(arrays: dict[str, np.ndarray], name: str, replicas: int, shape: tf.TensorShape) -> np.ndarray:
+def _fit(arrays: Mapping[str, np.ndarray], name: str, replicas: int, shape: tf.TensorShape) -> np.ndarray:
     """Fits saved moments [R, G, C] to [replicas, *shape]: unchanged if they fit, otherwise merged over R and G.
 
     Raises:

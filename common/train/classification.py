@@ -23,7 +23,11 @@ def top_k_sums(scores: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
     # Padding has the label -1, which no argmax equals.
     answers, classes = tf.argmax(scores, -1, tf.int32), scores.shape[-1]
     correct = tf.equal(answers, batch["label"])
-    top5 = tf.math.in_top_k(tf.maximum(batch["label"], 0), tf.cast(scores, tf.float32), min(5, classes))
+    scores = tf.cast(scores, tf.float32)
+    top5 = tf.math.in_top_k(tf.maximum(batch["label"], 0), scores, min(5, classes))
+    # in_top_k counts all ties with the fifth: a network whose scores are all equal would be right always.
+    best = tf.math.top_k(scores, min(5, classes)).indices
+    top5 &= tf.reduce_any(best == batch["label"][:, None], -1)
     real = batch["weight"] > 0
     sums = {"correct": correct, "correct_top5": top5 & real, "seen": real}
     counts = {name: tf.reduce_sum(tf.cast(hit, tf.int32)) for name, hit in sums.items()}

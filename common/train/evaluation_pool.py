@@ -34,19 +34,22 @@ class Evaluation(NamedTuple):
 class Evaluator:
     """Runs the task's `quality` for each block; in a worker process or a pool of them, if the task asks for it.
 
-    With `enabled` false, as in every process but the first, the evaluator does nothing.
+    Its workers live as long as its context. With `enabled` false, as in every process but the first, the evaluator does
+    nothing.
     """
 
     def __init__(self, task: Task, enabled: bool = True):
-        self._quality, self._enabled = task.quality, enabled
+        self._task, self._quality, self._enabled = task, task.quality, enabled
         self._pending: list[tuple[Evaluation, concurrent.futures.Future]] = []
         self._workers = _Workers()
         self._pool: concurrent.futures.Executor | None = None
         self._thread: concurrent.futures.Executor | None = None
         self._warm: concurrent.futures.Future | None = None
-        if not (task.evaluate_in_worker and enabled):
-            return
-        workers = task.evaluation_workers
+
+    def __enter__(self) -> Evaluator:
+        task, workers = self._task, self._task.evaluation_workers
+        if not (task.evaluate_in_worker and self._enabled):
+            return self
         self._pool = concurrent.futures.ProcessPoolExecutor(max(workers, 1), mp_context=self._workers)
         if workers:
             # The thread only submits work and waits: evaluations run one after the other, each on all workers.
@@ -55,8 +58,6 @@ class Evaluator:
         else:
             # The argument makes the worker import the task's module while the first block trains.
             self._warm = self._pool.submit(id, self._quality)
-
-    def __enter__(self) -> Evaluator:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -147,7 +148,7 @@ class _Worker(multiprocessing.context.SpawnProcess):
 
     def start(self) -> None:
         """Starts the process with these signals blocked; runs in the main process."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         try:
             super().start()
         finally:

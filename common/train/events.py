@@ -1,4 +1,4 @@
-"""Defines the events that the loop yields; timetotrain/run/mllog.py turns them into log lines. TensorFlow-free.
+"""Defines the events that the loop emits; timetotrain/run/mllog.py turns them into log lines. TensorFlow-free.
 
 Times are seconds since 1970. Steps' and evaluations' times are taken inside the running block.
 """
@@ -21,6 +21,11 @@ NOT_FINITE = ("loss is", "gradients are not finite")  # The run diverged.
 class RunStarted:
     time: float
     step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class DataChecked:
+    """The data fit the configuration; not logged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +52,7 @@ class Progress:
 class Trained:
     """The training part of a block: each step's loss and end time.
 
-    With a dynamic loss scale, `scale` has "loss_scale" and "skipped_updates" after the block; with Shampoo, the number
-    of roots that did not converge, "kept_roots"; otherwise it is empty.
+    With a dynamic loss scale, `scale` has "loss_scale" and "skipped_updates" after the block; otherwise it is empty.
     """
 
     block: Block
@@ -99,4 +103,14 @@ class RunStopped:
     reason: str = ""
 
 
-Event = RunStarted | BlockStarted | Progress | Trained | EvalRan | Evaluated | BlockStopped | RunStopped
+Event = (
+    RunStarted
+    | DataChecked
+    | BlockStarted
+    | Progress
+    | Trained
+    | EvalRan
+    | Evaluated
+    | BlockStopped
+    | RunStopped
+)

@@ -13,13 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from common.config.clock import Clock
+from common.distributed.agreement import Agreement
 from common.distributed.spatial.sharing import counted_once
-from common.train.agreement import Agreement
+from common.train import gradients
 from common.train.batch_shapes import summed
 from common.train.block import Result, TrainingBlock, batch_size
 from common.train.compilation import Compiled, Plan
 from common.train.state import State
-from common.train.step import make_eval_step, make_finish_eval, make_prepare_eval, make_train_step
+from common.train.step import make_eval_step, make_prepare_eval, make_update
 from common.train.step_timing import StepTiming
 from common.train.task import Task
 from common.train.timing import mapped, now
@@ -46,7 +47,17 @@ class FusedBlock(TrainingBlock):
         replicas = self.replicas
         self._summed = summed(replicas, task.batch_shapes, batch_size(self.config, True))
         between, whole = how.compiled is Compiled.BETWEEN, how.compiled is Compiled.STEP
-        train_step = make_train_step(task, state, clock, timing.of_gradients, between, how.segments)
+        if between:
+            state.update.compile()
+        # One function up to the exchange and one from it, because `timing` measures between them.
+        gradients_of = timing.of_gradients(
+            gradients.make(task, state.model, replicas, state.loss_scale, between, how.segments)
+        )
+        update = make_update(self.config, state, clock)
+
+        def train_step(batch: Any, step: tf.Tensor) -> tf.Tensor:
+            return update(*gradients_of(batch), step)
+
         self._train_step = replicas.compile(train_step, whole)
         self._evaluated = summed(
             replicas,
@@ -55,7 +66,7 @@ class FusedBlock(TrainingBlock):
             lambda outputs: (replicas.sum(outputs[0]), self._gather(outputs[1])),
         )
         self._eval_step = replicas.compile(make_eval_step(task, state), how.compiled is not Compiled.NOTHING)
-        self._prepare_eval, self._finish_eval = make_prepare_eval(state), make_finish_eval(state)
+        self._prepare_eval = make_prepare_eval(state)
         self._block = tf.function(self._fused_block, autograph=False)
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
@@ -78,8 +89,11 @@ class FusedBlock(TrainingBlock):
     def batches(self, dataset: Any) -> Any:
         return iter(dataset)
 
-    def stop(self, wanted: bool = True) -> None:
-        self._stop.assign(wanted)
+    def stop(self) -> None:
+        self._stop.assign(True)
+
+    def allow(self) -> None:
+        self._stop.assign(False)
 
     def progress(self) -> tuple[int, float]:
         return int(self.state.step), float(self._last_loss)
@@ -184,11 +198,6 @@ class FusedBlock(TrainingBlock):
             )
             for (name, array), spec in zip(arrays.items(), array_specs.values(), strict=True)
         }
-        if self._finish_eval:
-            with tf.control_dependencies([done, *tf.nest.flatten((sums, joined))]):
-                restored = self._run_everywhere(self._finish_eval)
-            with tf.control_dependencies(restored):
-                done = tf.identity(done)
         return done, sums, joined
 
     def _run_everywhere(self, function: Callable[[], tf.Tensor]) -> list[tf.Tensor]:

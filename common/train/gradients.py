@@ -13,7 +13,7 @@ import tf_keras
 
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
-from common.layers import dropout, gpu_forms
+from common.layers import dropout, gpu_forms, recompute
 from common.train.loss_scale import LossScale
 from common.train.segments import Cut
 from common.train.task import Batch, Over, Task, WeightedSum
@@ -58,10 +58,21 @@ def _whole(
     return loss, scale.unscaled([gpu_forms.in_weight_layout(replicas, g) for g in found])
 
 
-def _dense(tape: tf.GradientTape, loss: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """Returns every gradient as a dense tensor, even an embedding's, because buckets need one tensor per gradient."""
-    found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return [tf.convert_to_tensor(g) for g in found]
+def _dense(
+    tape: tf.GradientTape,
+    loss: tf.Tensor,
+    variables: Sequence[tf.Variable],
+    earlier: Sequence[tf.Tensor] | None = None,
+) -> list[tf.Tensor]:
+    """Returns every gradient as a dense tensor, even an embedding's, because buckets need one tensor per gradient.
+
+    With `earlier`, sums of earlier gradients, returns the new sums.
+    """
+    left = {v.ref(): x for v, x in zip(variables, earlier, strict=True)} if earlier else {}
+    with recompute.earlier_gradients(left):
+        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    dense = [tf.convert_to_tensor(g) for g in found]
+    return [left[v.ref()] + g if v.ref() in left else g for v, g in zip(variables, dense, strict=True)]
 
 
 def _denominator(term: WeightedSum, replicas: Replicas, micro_batches: int = 1) -> tf.Tensor:
@@ -86,20 +97,16 @@ class _InParts:
     ):
         self._task, self._model, self._replicas, self._scale = task, model, replicas, scale
         self._count = task.config.accumulation_steps
+        self._compiled = compiled
         self._parts = tf.function(self._of, jit_compile=True, autograph=False) if compiled else self._of
 
     def __call__(self, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        totals = self._parts(batch, tf.constant(0))
-        if self._replicas.loops_hold_collectives:
-            totals = tf.while_loop(
-                lambda i, _: i < self._count,
-                lambda i, t: (i + 1, self._add(batch, i, t)),
-                (tf.constant(1), totals),
-                parallel_iterations=1,
-            )[1]
+        if self._replicas.loops_hold_collectives and self._count > 1:
+            totals = self._looped(batch)
         else:
+            totals = self._parts(batch, tf.constant(0))
             for i in range(1, self._count):
-                totals = self._add(batch, tf.constant(i), totals)
+                totals = _added(totals, self._parts(batch, tf.constant(i)))
         loss, gradients = [], [[] for _ in self._model.trainable_variables]
         for total, weight, grads in totals:
             weight = _or_one(self._replicas.all_reduce(weight))
@@ -109,24 +116,43 @@ class _InParts:
         summed = [gpu_forms.in_weight_layout(self._replicas, tf.add_n(g)) for g in gradients]
         return tf.add_n(loss), self._scale.unscaled(summed)
 
-    def _add(self, batch: Batch, i: tf.Tensor, totals: list[_Part]) -> list[_Part]:
-        return tf.nest.map_structure(tf.add, totals, self._parts(batch, i))
+    def _looped(self, batch: Batch) -> list[_Part]:
+        """Returns the sums over the micro-batches; the program holds the network once."""
+        parts = self._parts if self._compiled else tf.function(self._of, autograph=False)
+        # A trace of the forward pass says how many sums there are, before the loop.
+        forward = tf.function(self._terms, autograph=False)
+        like = forward.get_concrete_function(batch, tf.constant(0)).structured_outputs
+        start = [(*pair, self._model.trainable_variables) for pair in like]
+        return tf.while_loop(
+            lambda i, _: i < self._count,
+            lambda i, totals: (i + 1, parts(batch, i, totals)),
+            (tf.constant(0), tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), start)),
+            parallel_iterations=1,
+            maximum_iterations=self._count,
+        )[1]
 
-    def _of(self, batch: Batch, i: tf.Tensor) -> list[_Part]:
-        """Returns the parts of micro-batch `i`; the terms that are not GLOBAL form one part, with weight 0."""
-        with dropout.micro_batch(i, self._count), tf.GradientTape(persistent=True) as tape:
-            terms = self._task.loss(self._model, self._micro_batch(batch, i)).values()
-            sums = [(t.total, t.weight) for t in terms if t.over is Over.GLOBAL]
-            local = [
-                t.total / _denominator(t, self._replicas, self._count)
-                for t in terms
-                if t.over is Over.REPLICA
-            ]
-            if local:
-                sums.append((tf.add_n(local), tf.constant(0, local[0].dtype)))
-            scaled = [self._scale.scaled(total) for total, _ in sums]
+    def _of(self, batch: Batch, i: tf.Tensor, before: list[_Part] | None = None) -> list[_Part]:
+        """Returns the parts of micro-batch `i`, or their sums with those `before` it."""
+        with tf.GradientTape(persistent=True) as tape:
+            terms = self._terms(batch, i)
+            scaled = [self._scale.scaled(total) for total, _ in terms]
         variables = self._model.trainable_variables
-        return [(total, weight, _dense(tape, s, variables)) for (total, weight), s in zip(sums, scaled)]
+        if before is None:
+            return [(total, weight, _dense(tape, s, variables)) for (total, weight), s in zip(terms, scaled)]
+        return [
+            (all_total + total, all_weight + weight, _dense(tape, s, variables, sums))
+            for (total, weight), s, (all_total, all_weight, sums) in zip(terms, scaled, before, strict=True)
+        ]
+
+    def _terms(self, batch: Batch, i: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Returns (total, weight) of micro-batch `i`; the terms that are not GLOBAL form one, with weight 0."""
+        with dropout.micro_batch(i, self._count):
+            terms = self._task.loss(self._model, self._micro_batch(batch, i)).values()
+        sums = [(t.total, t.weight) for t in terms if t.over is Over.GLOBAL]
+        local = [
+            t.total / _denominator(t, self._replicas, self._count) for t in terms if t.over is Over.REPLICA
+        ]
+        return [*sums, (tf.add_n(local), tf.constant(0, local[0].dtype))] if local else sums
 
     def _micro_batch(self, batch: Batch, i: tf.Tensor) -> Mapping[str, tf.Tensor]:
         if self._count == 1:
@@ -139,6 +165,10 @@ class _InParts:
             return tf.ensure_shape(tf.slice(x, begin, tf.concat([[size], rest], 0)), [size, *x.shape[1:]])
 
         return tf.nest.map_structure(part, batch)
+
+
+def _added(totals: list[_Part], parts: list[_Part]) -> list[_Part]:
+    return tf.nest.map_structure(tf.add, totals, parts)
 
 
 class _InSegments(_InParts):

@@ -10,17 +10,19 @@ only one replica holds (`shard_weight_update`). lab/bench/guard.py measures what
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from common.config.clock import Block
 from common.distributed import heartbeat
-from common.distributed.replicas.base import Replicas
+from common.distributed.sharded_weights import is_sharded
 from common.distributed.weight_update import WholeUpdate
 from common.errors import UserError
-from common.train import checkpoint_variables
-from common.train.state import State
+from common.train import checkpoint_variables, divergence
+from common.train.listener import Listener, Verdict
+from common.train.loop import Loop
+from common.train.programs import Programs
 from common.train.timing import now
 
 # Steps between two comparisons, each of which copies the weights and slots to the host. This project's choice;
@@ -45,52 +47,57 @@ def digest(array: np.ndarray) -> int:
     return (low + (high << 32)) % _MODULUS
 
 
-class Replayed(Protocol):
-    """What the guard needs of `Loop`."""
+class Guard(Listener):
+    """Compares at multiples of `steps`, before checkpoints, and at the end of a run, before its end is logged."""
 
-    replicas: Replicas
-    state: State
-
-    def train_input(self, start: int) -> Any: ...
-
-    def synthetic(self, training: bool) -> Any: ...
-
-    def call(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Any: ...
-
-
-class Guard:
-    """Call `begin` before the first step, `until_check` to plan the steps, and `check` between steps.
-
-    Attributes:
-      steps: steps between comparisons; 0, or a single replica: none.
-    """
-
-    def __init__(self, loop: Replayed, steps: int = 0):
-        self._loop, self.steps, self._noted_at = loop, steps, 0.0
+    def __init__(self, programs: Programs, steps: int = 0):
+        """`steps`: steps between comparisons; 0, or a single replica: none."""
+        self._programs, self.steps, self._noted_at = programs, steps, 0.0
         # The last step of equal replicas, or the first of the run, and its state.
         self._equal: tuple[int, list[list[np.ndarray]]] | None = None
 
     @property
     def enabled(self) -> bool:
-        return self.steps > 0 and self._loop.replicas.num_replicas > 1
+        return self.steps > 0 and self._programs.replicas.num_replicas > 1
 
     @property
     def can_replay(self) -> bool:
         """Whether a state was noted, and a replay from it takes at most REPLAY_SECONDS."""
         return self._equal is not None and now() - self._noted_at <= REPLAY_SECONDS
 
-    def begin(self) -> None:
-        """Notes the state before the first step, which `Agreement.check_start` has compared."""
-        self._note(int(self._loop.state.step))
+    def on_start(self, loop: Loop | None = None) -> None:
+        """Notes the state before the first step, which the loop has compared, if a host has room."""
+        if self.enabled or not self._programs.config.state_bytes:
+            self._note(int(self._programs.state.step))
+
+    def next_pause(self, step: int, end: int) -> int | None:
+        if not self.enabled and not self.can_replay:
+            self._equal = None  # Nothing replays from it any more: its memory is free for the run.
+        pause = step + self.steps - step % self.steps if self.enabled else end
+        return pause if pause < end else None
+
+    def on_pause(self, step: int, requested: bool) -> None:
+        self.check(step)
+
+    def on_interval_end(self, interval: Block) -> None:
+        step = int(self._programs.state.step)
+        if self.enabled and step // self.steps > self._equal[0] // self.steps:
+            self.check(step)
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        if verdict.sound:
+            self.check(int(self._programs.state.step))
+
+    def diagnose(self, step: int) -> str:
+        """As `divergence.first_not_finite`; "" if its replay may take more than `REPLAY_SECONDS`."""
+        if self._programs.replicas.agree(int(not self.can_replay)):
+            return ""
+        cause = divergence.first_not_finite(self._programs, self.replay, step)
+        self._programs.state.step.assign(step)
+        return cause
 
     def _note(self, step: int) -> None:
         self._equal, self._noted_at = (step, self._state()), now()
-
-    def until_check(self, done: int, steps: int) -> int:
-        """Returns how many of the next `steps` steps, after `done`, may run before the next comparison."""
-        if not self.enabled and not self.can_replay:
-            self._equal = None  # Nothing replays from it any more: its memory is free for the run.
-        return min(steps, self.steps - done % self.steps) if self.enabled else steps
 
     def check(self, step: int) -> None:
         """Compares the replicas after `step` steps; every process calls it, between two steps.
@@ -108,18 +115,13 @@ class Guard:
         before = self._pair(name)
         since = self.replay(step)
         where = f"at step {step}, {name} differs between the replicas"
-        if int(self._loop.state.step) != step:
+        repeated = int(self._programs.state.step) == step and not self._different(self._digests())
+        erred = repeated and self._erred([each[name] for each in digests], before, self._pair(name))
+        if not repeated or erred is None:
             raise UserError(
-                f"{where}; a signal stopped the replay of the steps since {since}, so that nobody knows which is "
-                "wrong; start again with the same --checkpoint_dir",
-                FAULTY,
-            )
-        again = self._digests()
-        erred = self._erred([each[name] for each in digests], before, self._pair(name))
-        if self._different(again) or erred is None:
-            raise UserError(
-                f"{where}; a replay of the steps since {since} does not say which is wrong: the steps do not repeat, "
-                "or a machine fails all the time; start again with the same --checkpoint_dir on other machines",
+                f"{where}; a replay of the steps since {since} does not say which is wrong: a signal stopped it, the "
+                "steps do not repeat, or a machine fails all the time; start again with the same --checkpoint_dir, "
+                "the second time on other machines",
                 FAULTY,
             )
         process = erred // self._local
@@ -128,26 +130,26 @@ class Guard:
             f"replica {erred} alone; its memory or processor fails: leave that machine out, and start again with "
             "the same --checkpoint_dir"
         )
-        if process != self._loop.replicas.process_index:  # The launcher asks whose failure it is.
+        if process != self._programs.replicas.process_index:  # The launcher asks whose failure it is.
             raise UserError(f"{reason}; process {process} says why", LOST)
         raise UserError(reason, FAULTY)
 
     @property
     def _local(self) -> int:
         """The number of this process's replicas."""
-        return self._loop.replicas.num_replicas // self._loop.replicas.num_processes
+        return self._programs.replicas.num_replicas // self._programs.replicas.num_processes
 
     def _variables(self) -> Mapping[str, tf.Variable]:
         """Returns the variables that are equal on every replica, by their names in a checkpoint."""
-        state = self._loop.state
-        equal = dict(checkpoint_variables.weights(state))
+        state = self._programs.state
+        equal = {n: v for n, v in checkpoint_variables.weights(state).items() if not is_sharded(v)}
         if isinstance(state.update, WholeUpdate):
             for weight, slots in zip(state.model.trainable_variables, state.update.slots, strict=True):
                 equal |= {f"slots/{weight.name}/{name}": slot for name, slot in slots.items()}
         return equal
 
     def _digests(self) -> _Digests:
-        local = self._loop.replicas.local_results
+        local = self._programs.replicas.local_results
         digests: _Digests = [{} for _ in range(self._local)]
         for name, variable in self._variables().items():
             for copies, copy in zip(digests, local(variable), strict=True):
@@ -156,19 +158,14 @@ class Guard:
 
     def _different(self, digests: _Digests) -> str:
         """Returns the first variable whose digests differ, the same in all processes; "" if none does."""
-        names = list(digests[0])
-        if self._spread([sum((i + 1) * d[n] for i, n in enumerate(names)) % _MODULUS for d in digests]) == 0:
+        names, equal = list(digests[0]), self._programs.agreement.equal
+        if equal([sum((i + 1) * d[n] for i, n in enumerate(names)) % _MODULUS for d in digests]):
             return ""
-        return next((n for n in names if self._spread([d[n] for d in digests])), "")
-
-    def _spread(self, values: list[int]) -> int:
-        """Returns the largest of all processes' values less the smallest."""
-        agree = self._loop.replicas.agree
-        return agree(max(values)) + agree(-min(values))
+        return next((n for n in names if not equal([d[n] for d in digests])), "")
 
     def _pair(self, name: str) -> np.ndarray | None:
         """Returns a variable's values on two replicas, [2, size]; None if there are more replicas."""
-        replicas = self._loop.replicas
+        replicas = self._programs.replicas
         if replicas.num_replicas > 2:
             return None
         return replicas.all_values(self._variables()[name]).reshape(2, -1).astype(np.float64)
@@ -192,31 +189,32 @@ class Guard:
 
     def _of_all(self, values: list[int]) -> list[int]:
         """Returns every replica's value, from those of this process's replicas, which are not negative."""
-        replicas, first = self._loop.replicas, self._loop.replicas.process_index * self._local
+        replicas, first = self._programs.replicas, self._programs.replicas.process_index * self._local
         own = dict(enumerate(values, first))
         return [replicas.agree(own.get(r, 0)) for r in range(replicas.num_replicas)]
 
     def _state(self) -> list[list[np.ndarray]]:
         """Returns a copy of all variables on the host; one copy where the replicas are equal."""
-        equal, local = {id(v) for v in self._variables().values()}, self._loop.replicas.local_results
+        equal, local = {id(v) for v in self._variables().values()}, self._programs.replicas.local_results
         return [
             [np.array(copy.numpy()) for copy in (local(v)[:1] if id(v) in equal else local(v))]
-            for v in self._loop.state.variables()
+            for v in self._programs.state.variables()
         ]
 
     def replay(self, step: int) -> int:
         """Repeats the steps since the noted state, up to `step`; returns the step where they begin."""
         since, copies = self._equal
-        local = self._loop.replicas.local_results
-        variables = self._loop.state.variables()
+        local = self._programs.replicas.local_results
+        variables = self._programs.state.variables()
         for variable, values in zip(variables, copies, strict=True):
             for i, component in enumerate(local(variable)):
                 component.assign(values[i % len(values)])
         before, last = heartbeat.phase("repeats steps"), heartbeat.step()
-        train, nothing = self._loop.train_input(since), self._loop.synthetic(False)
+        train, nothing = self._programs.train_input(since), self._programs.synthetic(False)
         for first in range(since, step, _TOLD_STEPS):
-            self._loop.call(train, nothing, min(_TOLD_STEPS, step - first), 0)
-            heartbeat.at_step(int(self._loop.state.step))  # The launcher ends a run that makes no progress.
+            self._programs.call(train, nothing, min(_TOLD_STEPS, step - first), 0)
+            # The launcher ends a run that makes no progress.
+            heartbeat.at_step(int(self._programs.state.step))
         heartbeat.phase(before)
         heartbeat.at_step(last)
         return since

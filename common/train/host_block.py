@@ -1,9 +1,8 @@
 """A block whose loop runs in Python, for backends where each step is a program that Python starts.
 
 One call is always running while Python reads the losses of the call before, checks whether to stop and copies the next
-batches to the devices. A call is one step, or `config.steps_per_execution` steps with the loop around them in the
-program. So a block ends one call late. After a non-finite loss, the extra call's steps are discarded; after a stop,
-they count.
+batches to the devices. So a block ends one step late. After a non-finite loss, the extra step is discarded; after a
+stop, it counts.
 """
 
 import collections
@@ -15,43 +14,18 @@ import numpy as np
 import tensorflow as tf
 
 from common.config.clock import Clock
-from common.config.validation import check_one_shape
+from common.distributed.agreement import Agreement
 from common.distributed.spatial.sharing import counted_once
-from common.train.agreement import Agreement
 from common.train.block import Result, TrainingBlock
 from common.train.compilation import Compiled, Plan
 from common.train.state import State
-from common.train.step import make_eval_step, make_finish_eval, make_prepare_eval, make_train_step
+from common.train.step import make_eval_step, make_prepare_eval, make_train_step
 from common.train.step_timing import HostTiming
 from common.train.task import Shape, Task
 from common.train.timing import now
 
-# Number of calls started but not yet read, so that the devices never wait for Python.
+# Number of steps started but not yet read, so that the devices never wait for Python.
 _UNDER_WAY = 2
-
-
-class Stacks:
-    """Stacks of several steps' batches, from `Batches.stacks`; a block can end within a stack."""
-
-    def __init__(self, stacks: Iterator[tuple[Any, int]], shapes: Sequence[Shape] = ()):
-        """`shapes`: the shapes that a step's batch may have; empty allows any."""
-        self._stacks, self._shapes = stacks, shapes
-        self._stack, self._first, self._end = None, 0, 0
-
-    def take(self, most: int) -> tuple[Any, int, int]:
-        """Returns a stack and the range (first, end) of its steps to run next, at most `most` steps.
-
-        Raises:
-          OutOfRangeError: there is no stack left.
-          InvalidArgumentError: its batches have another shape.
-        """
-        if self._first == self._end:
-            self._stack, self._end = _next(self._stacks)
-            _check(self._stack, self._shapes, 2)
-            self._first = 0
-        first = self._first
-        self._first = min(first + most, self._end)
-        return self._stack, first, self._first
 
 
 class HostBlock(TrainingBlock):
@@ -60,21 +34,15 @@ class HostBlock(TrainingBlock):
     def __init__(
         self, task: Task, state: State, clock: Clock, how: Plan, timing: HostTiming, agreement: Agreement
     ):
-        """Makes the steps; arguments as in `FusedBlock`.
-
-        Raises UserError if a call should take several steps, but the batches have several shapes.
-        """
+        """Makes the steps; arguments as in `FusedBlock`."""
         assert how.compiled is Compiled.STEP
-        self._in_call = task.config.steps_per_execution
-        check_one_shape(task.config, len(task.batch_shapes))
         self.config, self.state, self.replicas = task.config, state, state.replicas
         self._timing, self._alone = timing, agreement.alone
         # State that other threads read and write; `state.step` lags behind until the block's end.
         self._stopping, self._last_loss, self._done = False, math.nan, None
         self._step, self._eval_step = make_train_step(task, state, clock), make_eval_step(task, state)
-        self._prepare_eval, self._finish_eval = make_prepare_eval(state), make_finish_eval(state)
+        self._prepare_eval = make_prepare_eval(state)
         self._shapes, self._eval_shapes = task.batch_shapes, task.eval_batch_shapes
-        self._loss_dtype = tf.float64 if task.config.precision == "fp64" else tf.float32
         with self.replicas.scope():  # The devices' step number; `state.step` is the host's.
             self._count = tf.Variable(0, dtype=state.step.dtype, trainable=False, name="devices_step")
 
@@ -92,8 +60,6 @@ class HostBlock(TrainingBlock):
         eval_start = now()
         self.replicas.run(self._prepare_eval)
         done, sums, arrays = self._evaluate(evaluation, eval_steps if complete else 0)
-        if self._finish_eval:
-            self.replicas.run(self._finish_eval)
         return Result(
             complete=complete and done == eval_steps,
             losses=np.array(losses, np.float64),
@@ -105,10 +71,13 @@ class HostBlock(TrainingBlock):
         )
 
     def batches(self, dataset: Any) -> Any:
-        return iter(dataset) if self._in_call == 1 else Stacks(dataset.stacks(self._in_call), self._shapes)
+        return iter(dataset)
 
-    def stop(self, wanted: bool = True) -> None:
-        self._stopping = wanted
+    def stop(self) -> None:
+        self._stopping = True
+
+    def allow(self) -> None:
+        self._stopping = False
 
     def progress(self) -> tuple[int, float]:
         done = self._done
@@ -120,70 +89,36 @@ class HostBlock(TrainingBlock):
     # -- training ----------------------------------------------------------------------------------------------------
 
     def _train(self, batches: Any, num_steps: int) -> tuple[list[float], list[float], bool]:
-        """Returns the losses of the steps that count, their end times, and whether any process must stop.
-
-        Only a call's end time is known; its steps share the call's time evenly.
-        """
+        """Returns the losses of the steps that count, their end times, and whether any process must stop."""
         losses: list[float] = []
         times: list[float] = []
-        started, under_way, before = 0, collections.deque(), now()
+        started, under_way = 0, collections.deque()
         stopped = self._stop_of_all()
         going = not stopped
         while going or under_way:
             if going and started < num_steps:
-                under_way.append(self._start(batches, num_steps - started))
-                started += under_way[-1][1]
+                under_way.append(self._start(batches))
+                started += 1
                 if len(under_way) < _UNDER_WAY and started < num_steps:
                     continue
             if not under_way:
                 break
-            call_losses, stops = self._read(*under_way.popleft())
-            losses += call_losses
-            ended = now()
-            times += np.linspace(before, ended, len(call_losses) + 1)[1:].tolist()
-            before = ended
+            loss, stops = self._read(under_way.popleft())
+            losses.append(loss)
+            times.append(now())
             stopped = stopped or stops
             # In this order, so that a thread that sees the step also sees its loss.
-            self._last_loss, self._done = call_losses[-1], self._done + len(call_losses)
+            self._last_loss, self._done = loss, self._done + 1
             self._timing.step_ended(times[-1])
-            if not math.isfinite(call_losses[-1]):
+            if not math.isfinite(loss):
                 break
             going = not stopped
         return losses, times, stopped
 
-    def _start(self, batches: Any, most: int) -> tuple[Any, int]:
-        """Starts a call of at most `most` steps; returns the arguments for `_read`."""
-        if self._in_call == 1:
-            batch = self._timing.of_batch(lambda: _next(batches, self._shapes))
-            return self.replicas.run(self._train_once, (batch, *self._stop_flag())), 1
-        stack, first, end = self._timing.of_batch(lambda: batches.take(min(most, self._in_call)))
-        call = (stack, np.int32(first), np.int32(end), *self._stop_flag())
-        return self.replicas.run(self._train_several, call), end - first
-
-    def _train_several(self, stack: Any, first: tf.Tensor, end: tf.Tensor, *stop: tf.Tensor) -> tf.Tensor:
-        """Inside `run`: runs the steps `first` to `end` of a stack, until a loss is not finite.
-
-        Returns their losses over all replicas, then the number of processes that must stop.
-        """
-
-        def going(i: tf.Tensor, finite: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
-            return (i < end) & finite
-
-        def body(i: tf.Tensor, _: tf.Tensor, losses: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            batch = tf.nest.map_structure(lambda x: self._row(x, i), stack)
-            loss = self._train_once(batch)[0]
-            losses = tf.tensor_scatter_nd_update(losses, [[i - first]], [tf.cast(loss, losses.dtype)])
-            return i + 1, tf.math.is_finite(loss), losses
-
-        missing = tf.fill([self._in_call], tf.constant(math.nan, self._loss_dtype))
-        _, _, losses = tf.while_loop(going, body, (first, tf.constant(True), missing), parallel_iterations=1)
-        stops = [self.replicas.all_reduce(tf.cast(s, losses.dtype)) for s in stop]
-        return tf.concat([losses, *(s[tf.newaxis] for s in stops)], 0)
-
-    def _row(self, x: tf.Tensor, i: tf.Tensor) -> tf.Tensor:
-        """Returns x[i]; `i` is the loop's index."""
-        begin = [i, *[tf.zeros_like(i)] * (x.shape.rank - 1)]
-        return tf.reshape(self.replicas.cut(x, begin, [1, *x.shape[1:]]), x.shape[1:])
+    def _start(self, batches: Any) -> Any:
+        """Starts a step; returns the argument for `_read`."""
+        batch = self._timing.of_batch(lambda: _next(batches, self._shapes))
+        return self.replicas.run(self._train_once, (batch, *self._stop_flag()))
 
     def _train_once(self, batch: Any, *stop: tf.Tensor) -> list[tf.Tensor]:
         """Inside `run`: runs a replica's step; returns [loss over all replicas, processes that must stop]."""
@@ -192,12 +127,10 @@ class HostBlock(TrainingBlock):
             self._count.assign_add(1)
         return self.replicas.all_reduce(tf.stack([loss, *(tf.cast(s, loss.dtype) for s in stop)]))
 
-    def _read(self, value: Any, steps: int) -> tuple[list[float], bool]:
-        """Waits for a call of `steps` steps; returns its losses, up to a non-finite one, and whether to stop."""
-        results = value.first().tolist()
-        losses, stops = results[:steps], results[self._in_call :]
-        bad = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), steps)
-        return losses[: bad + 1], bool(stops[0]) if stops else self._stopping
+    def _read(self, value: Any) -> tuple[float, bool]:
+        """Waits for a step; returns its loss and whether to stop."""
+        loss, *stops = value.first().tolist()
+        return loss, bool(stops[0]) if stops else self._stopping
 
     def _stop_flag(self) -> tuple[Any, ...]:
         """Returns the stop flag that a step adds up over the processes; nothing for a single process."""
@@ -259,16 +192,11 @@ def _next(batches: Iterator[Any], shapes: Sequence[Shape] = ()) -> Any:
     batch = next(batches, None)
     if batch is None:
         raise tf.errors.OutOfRangeError(None, None, "End of sequence")
-    _check(batch, shapes, 1)
-    return batch
-
-
-def _check(batch: Any, shapes: Sequence[Shape], leading: int) -> None:
-    """Raises InvalidArgumentError unless a replica's batch, after `leading` axes (steps, examples), is of `shapes`."""
     if not shapes:
-        return
-    actual = {name: batch[name].kind[0][leading:] for name in shapes[0]}
+        return batch
+    actual = {name: batch[name].kind[0][1:] for name in shapes[0]}  # Without the axis of examples.
     if not any(actual == {n: tuple(size) for n, size in shape.items()} for shape in shapes):
         raise tf.errors.InvalidArgumentError(
             None, None, f"A batch of shape {actual} is not compatible with expected shapes {list(shapes)}"
         )
+    return batch

@@ -1,244 +1,219 @@
-"""Runs blocks of training steps with an evaluation each (block.py), and yields their events.
+"""The loop of a run: starts the clock; in each evaluation interval trains, evaluates, judges and saves; stops.
 
-A block runs in a worker thread. The main thread polls the step counter for progress and signals. It ends a long block
-with the block's `stop` (`TrainingBlock.stop` says when), and goes on in the block after a checkpoint between two steps.
+Calls of the compiled programs run in a worker thread. The main thread polls them for progress and signals, and emits
+events to the listeners (listener.py), which write the log, save checkpoints and compare the replicas.
 """
 
 import concurrent.futures
-import dataclasses
+import contextlib
 import math
-from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from common.config.clock import Block
-from common.distributed.replicas.base import Replicas
 from common.train import divergence, events
-from common.train.agreement import Decision
 from common.train.block import Result
 from common.train.evaluation_pool import POLL_SECONDS, Evaluation, Evaluator
-from common.train.guard import Guard
+from common.train.listener import Listener, Verdict
 from common.train.programs import Programs
-from common.train.task import Task
 from common.train.timing import now
 
 
-class Loop(Programs):
-    """Trains a task until an evaluation meets its target or the clock runs out.
+class _Stop(NamedTuple):
+    """Why this process must end the run, and since when, in seconds since 1970."""
 
-    Usage: `compile()`, then iterate over `run()`. Call `stop(reason)` from a signal handler or another thread. Probe
-    (probe.py) runs single steps and evaluations.
+    reason: str
+    time: float
 
-    Attributes:
-      reading_alone: whether the only process of the run reads the data before its first step: nothing would be lost.
-      save_seconds: seconds between two checkpoints within a block; 0: none within a block.
-      guard: compares the replicas. All are set before `run`, alike in all processes.
+
+class Loop:
+    """Trains a task until an evaluation meets its target or the steps are over.
+
+    Usage: `Programs.compile()`, then `run()` once. A signal handler or another thread may call `stop(reason)`.
     """
 
-    def __init__(self, task: Task, replicas: Replicas):
-        super().__init__(task, replicas)
-        self._stop_reason, self._stop_time = "", 0.0
-        self._evaluator: Evaluator | None = None
-        self._begins_with: list[Evaluation] = []
-        self._saved_at = 0.0
-        self.reading_alone = False
-        self.save_seconds = 0.0
-        self.guard = Guard(self)
+    def __init__(self, programs: Programs, listeners: Iterable[Listener] = ()):
+        self.programs, self._listeners = programs, tuple(listeners)
+        self._evaluator = Evaluator(programs.task, programs.replicas.main)
+        self._worker = concurrent.futures.ThreadPoolExecutor(1)
+        self._stop: _Stop | None = None
+        self._success: Verdict | None = None  # Once this process knows an evaluation that met the target.
 
     def stop(self, reason: str, at: float | None = None) -> None:
         """Ends the run: after the running step or calls, or after the running batch of an evaluation.
 
-        The first reason counts. `at`: seconds since 1970, now by default.
+        The earliest reason counts. `at`: seconds since 1970, now by default.
         """
-        if not self._stop_reason:
-            self._stop_time = now() if at is None else at
-            self._stop_reason = reason
+        stop = _Stop(reason, now() if at is None else at)
+        if self._stop is None or stop.time < self._stop.time:
+            self._stop = stop
 
     @property
     def pending(self) -> list[Evaluation]:
-        """Evaluations whose results are not known yet; only process 0 has any."""
-        return self._begins_with if self._evaluator is None else self._evaluator.pending
+        """Evaluations whose results are not known yet, which a checkpoint must hold; only process 0 has any."""
+        return self._evaluator.pending
 
-    def begin_with(self, pending: list[Evaluation]) -> None:
-        """Lets `run` begin with the results of evaluations that were pending when a checkpoint was saved."""
-        self._begins_with = pending
+    @property
+    def step(self) -> int:
+        """The number of trained steps; it may lag behind during a call."""
+        return int(self.programs.state.step)
 
-    def run(self, save: Callable[[int], None] | None = None) -> Iterator[events.Event]:
-        """Trains from `state.step` on.
+    def run(self, pending: Sequence[Evaluation] = ()) -> None:
+        """Trains from `state.step` on; the last event is RunStopped, unless an exception ends the run.
 
         Args:
-          save: called with the step between blocks, when the run is stopped, and every `save_seconds` between two
-            steps. It must save `pending` too, so that a resumed run misses no evaluation.
-
-        Yields:
-          Events in the order of a log; the last one is RunStopped, unless an exception ends the run.
+          pending: evaluations whose results were not known when a checkpoint was saved.
         """
-        start = int(self.state.step)
-        self._agreement.check_start(start, self.state.model.trainable_variables)
-        eval_input = self.task.eval_input
+        programs, start = self.programs, self.step
+        programs.check_start()
         started = now()
-        # No process touches the data before the first process has read its clock.
-        self._agreement.meet()
-        yield events.RunStarted(started, start)
-        self.reading_alone = self.replicas.num_processes == 1
-        self.task.check_data()
-        self.reading_alone = False
-        train = self.train_input(start)
-        # All evaluations share one dataset, which keeps its cache; each evaluation begins a new iteration.
-        held_out = self.dataset(lambda shard: eval_input(shard, self.batch_size(False)))
-        with (
-            Evaluator(self.task, self.replicas.main) as evaluator,
-            concurrent.futures.ThreadPoolExecutor(1) as thread,
-        ):
-            self._evaluator = evaluator
-            for evaluation in self._begins_with:
-                evaluator.submit(evaluation)
-            self._saved_at = now()
-            self.guard.begin()
-            for block in self.clock.blocks(start, evaluated=int(self.state.evaluated) == start):
-                yield events.BlockStarted(now(), block)
-                success, results = yield from self._train(block, train, held_out, thread, save)
-                if success:
-                    yield success
-                    return
-                if (yield from self._after(block, Result.joined(results), save)):
-                    return
-        yield self._trained_to_the_end()
+        programs.agreement.meet()  # No process touches the data before the first process has read its clock.
+        self._emit(events.RunStarted(started, start))
+        programs.task.check_data()
+        self._emit(events.DataChecked())
+        train, held_out = programs.train_input(start), programs.eval_input()
+        intervals = programs.clock.blocks(start, evaluated=int(programs.state.evaluated) == start)
+        with self._evaluator, self._worker:
+            for unfinished in pending:
+                self._evaluator.submit(unfinished)
+            for listener in self._listeners:
+                listener.on_start(self)
+            verdict = None
+            for interval in intervals:
+                self._emit(events.BlockStarted(now(), interval))
+                result, verdict = self._train_and_evaluate(interval, train, held_out)
+                verdict = verdict or self._judge(interval, result)
+                if verdict is None:
+                    for listener in self._listeners:
+                        listener.on_interval_end(interval)
+                    verdict = self._verdict()  # A signal may have come meanwhile.
+                if verdict:
+                    break
+            self._end(verdict or self._verdict(finished=True))
 
-    def _train(
-        self,
-        block: Block,
-        train: Any,
-        held_out: Any,
-        thread: concurrent.futures.Executor,
-        save: Callable[[int], None] | None,
-    ) -> Generator[events.Event, None, tuple[events.RunStopped | None, list[Result]]]:
-        """Trains a block and evaluates, in parts: between them a checkpoint is saved or replicas are compared.
-
-        Yields progress, and earlier evaluations as they finish. Returns the end of the run if an evaluation met the
-        target; the parts' results.
-        """
-        evaluation, results = iter(held_out), []
+    def _train_and_evaluate(
+        self, interval: Block, train: Any, held_out: Any
+    ) -> tuple[Result, Verdict | None]:
+        """Trains an interval, with pauses where listeners want them; the last call also evaluates."""
+        clock, losses, times, evaluation = self.programs.clock, [], [], iter(held_out)
         while True:
-            done = int(self.state.step)
-            steps = self.guard.until_check(done, block.end_step - done)
-            last = done + steps == block.end_step
-            self._timing.begin()
-            if self._stop_reason:  # Before the worker thread looks, so that no step runs.
-                self._block.stop()
-            future = thread.submit(self.call_recorded, train, evaluation, steps, last)
-            success = yield from self._watch(future, block, save is not None)
-            results.append(future.result())
-            decision, step = self._decide(success), int(self.state.step)
-            if decision.success:
-                return success or self._success(), results
-            losses = results[-1].losses
-            if decision.reason or (losses.size and not math.isfinite(losses[-1])):
-                return None, results
-            if not results[-1].complete:  # Process 0 stopped it, to save a checkpoint.
-                self._block.stop(False)
-                self._save(save, step)
+            step, pauses = self.step, []
+            if step < interval.end_step:
+                wishes = (listener.next_pause(step, interval.end_step) for listener in self._listeners)
+                pauses = [pause for pause in wishes if pause is not None]
+            end = min([interval.end_step, *pauses])
+            eval_steps = clock.eval_steps if end == interval.end_step and end not in pauses else 0
+            result = self._call(interval, train, evaluation, end - step, eval_steps)
+            losses += result.losses.tolist()
+            times += result.times.tolist()
+            verdict = self._verdict(losses)
+            evaluated = result.complete and eval_steps
+            if evaluated and verdict and verdict.sound and verdict.status != "success":
+                verdict = None  # `_judge` says it again, once the evaluation counts.
+            if verdict or evaluated:
+                break
+            for listener in self._listeners:
+                listener.on_pause(self.step, requested=not result.complete)
+            if not result.complete:
                 evaluation = iter(held_out)
-            elif last:
-                return None, results
-            else:
-                self.guard.check(step)
+        if verdict is None or verdict.status != "success":
+            self._emit(events.Trained(interval, losses, times, self.programs.state.loss_scale.report()))
+        return result, verdict
 
-    def _save(self, save: Callable[[int], None] | None, step: int) -> None:
-        """Saves a checkpoint, unless the replicas differ."""
-        self.guard.check(step)
-        if save:
-            save(step)
-        self._saved_at = now()
+    def _judge(self, interval: Block, result: Result) -> Verdict | None:
+        """Takes an evaluation's outputs; a worker may compute the quality while the next interval trains."""
+        programs, last = self.programs, interval.end_step == self.programs.clock.train_steps
+        self._emit(events.EvalRan(interval, result.eval_start, result.eval_stop))
+        self._evaluator.submit(Evaluation(interval, result.sums, result.arrays))
+        if last:
+            programs.agreement.wait(self._evaluator.wait, lambda: self._stop is not None)
+        self._collect()
+        stopped = now()
+        self._emit(events.BlockStopped(stopped, interval))
+        if self._success:  # The log's lines are in the order of their times.
+            self._success = self._success._replace(time=max(stopped, self._success.time))
+        return self._verdict(finished=last)
 
-    def _watch(
-        self, future: concurrent.futures.Future, block: Block, saves: bool
-    ) -> Generator[events.Event, None, events.RunStopped | None]:
-        """Yields progress, and earlier evaluations as they finish, until the block's part is done.
+    def _call(
+        self, interval: Block, train: Any, evaluation: Any, train_steps: int, eval_steps: int
+    ) -> Result:
+        """Runs `train_steps` training steps and an evaluation of `eval_steps` batches, and follows their progress.
 
-        Stops the part when the run must stop, when an earlier evaluation met the target, or, if the run `saves`, when a
-        checkpoint is due in the middle of the block. Returns the end of the run if an evaluation met the target, with
-        the time when that became known.
+        They end early for a reason to stop, for an earlier evaluation that met the target, or for a listener's pause.
         """
-        seen, success = -1, None
-        saves = saves and self.replicas.main and self.save_seconds > 0
-        try:
-            while not future.done():
-                due = saves and seen < block.end_step and now() - self._saved_at >= self.save_seconds
-                if self._stop_reason or success or due:
-                    self._block.stop()
-                concurrent.futures.wait([future], timeout=POLL_SECONDS)
-                step, loss = self._block.progress()
-                self._timing.tell(step)
-                if step != seen:
-                    seen = step
-                    evaluating = step >= block.end_step
-                    yield events.Progress(now(), step, block, evaluating=evaluating, loss=loss)
-                if not success:
-                    success = yield from self._known()
-        except BaseException:
-            # The consumer ended the iteration over the events early, so the block must stop.
-            self._block.stop()
-            raise
-        return success
+        block, seen, ended = self.programs.block, -1, False
+        if self._stop:  # Before the worker thread looks, so that no step runs.
+            block.stop()
+        with contextlib.ExitStack() as around:
+            for listener in self._listeners:
+                around.enter_context(listener.around_call(self.step, train_steps))
+            future = self._worker.submit(self.programs.call, train, evaluation, train_steps, eval_steps)
+            try:
+                while not ended:
+                    ended = future.done()  # So that the last look comes after the last step.
+                    step, loss = block.progress()
+                    trained = step >= interval.end_step
+                    if step != seen:
+                        seen = step
+                        self._emit(events.Progress(now(), step, interval, trained, loss))
+                    pauses = [x.on_poll(step, not trained) for x in self._listeners]
+                    self._collect()
+                    if self._stop or self._success or any(pauses):
+                        block.stop()
+                    concurrent.futures.wait([future], timeout=POLL_SECONDS)
+            except BaseException:  # Of a listener, which ends the run.
+                block.stop()
+                raise
+        if not self._stop:
+            block.allow()
+        return future.result()
 
-    def _after(
-        self, block: Block, result: Result, save: Callable[[int], None] | None
-    ) -> Generator[events.Event, None, bool]:
-        """Reports, evaluates and saves after a block; returns whether it has yielded the end of the run."""
-        scale = self.state.loss_scale
-        counts = {**scale.report(), **self.state.update.report()}
-        yield events.Trained(block, result.losses.tolist(), result.times.tolist(), counts)
-        step = int(self.state.step)
-        reason = scale.lost()
-        if result.losses.size and not math.isfinite(result.losses[-1]):
-            reason = divergence.reason(self, result.losses[-1], step)
-        if reason:  # No checkpoint, because the weights are spoilt or no longer change.
-            yield events.RunStopped(now(), "aborted", step, reason)
-            return True
-        success = None
-        if result.complete:
-            yield events.EvalRan(block, result.eval_start, result.eval_stop)
-            self._evaluator.submit(Evaluation(block, result.sums, result.arrays))
-            if block.end_step == self.clock.train_steps:
-                self._agreement.wait(self._evaluator.wait, lambda: self._stop_reason)
-            success = yield from self._known()
-            yield events.BlockStopped(now(), block)
-        decision = self._decide(success)
-        due = (block.index + 1) % self.config.checkpoint_blocks == 0
-        if save and not decision.success and (decision.reason or due):
-            self._save(save, step)
-            decision = self._decide(None)
-        if decision.success:
-            yield dataclasses.replace(success or self._success(), time=now())
-            # Save only after the report, so that a failed save cannot change the result.
-            if save:  # These weights met the target, or an earlier block's did.
-                self._save(save, step)
-        elif decision.reason:
-            status = "complete" if decision.reason.startswith(events.SATURATED) else "aborted"
-            yield events.RunStopped(now(), status, step, decision.reason)
-        return bool(decision.success or decision.reason)
-
-    def _decide(self, success: events.RunStopped | None) -> Decision:
-        return self._agreement.decide(bool(success), self._stop_reason, self._stop_time)
-
-    def _trained_to_the_end(self) -> events.RunStopped:
-        """Returns the end of a run whose last step is done: complete without a target, otherwise missed."""
-        steps, step = self.clock.train_steps, int(self.state.step)
-        if self.config.logged_target is None:
-            reason = f"{events.NO_TARGET}; all {steps} steps were trained"
-            return events.RunStopped(now(), "complete", step, reason)
-        return events.RunStopped(now(), "aborted", step, f"{events.MISSED} in {steps} steps")
-
-    def _success(self) -> events.RunStopped:
-        """Returns the end of the run in a process that learns about the success from another process."""
-        return events.RunStopped(now(), "success", int(self.state.step))
-
-    def _known(self) -> Generator[events.Event, None, events.RunStopped | None]:
-        """Yields the finished evaluations; returns the end of the run if one met the target."""
+    def _collect(self) -> None:
+        """Emits the evaluations that have finished, up to one that met the target."""
+        if self._success:
+            return
         for evaluated in self._evaluator.finished():
             # Set only once the result is known: a run that ends earlier repeats the evaluation when it resumes.
-            self.state.evaluated.assign(evaluated.block.end_step)
-            yield evaluated
+            self.programs.state.evaluated.assign(evaluated.block.end_step)
+            self._emit(evaluated)
             if evaluated.reached:
-                return events.RunStopped(evaluated.time, "success", evaluated.block.end_step)
-        return None
+                self._success = Verdict("success", evaluated.block.end_step, evaluated.time)
+                return
+
+    def _verdict(self, losses: Sequence[float] = (), finished: bool = False) -> Verdict | None:
+        """Says whether the run ends here and why, alike in all processes. Nothing else decides it.
+
+        Args:
+          losses: of the steps since the interval began.
+          finished: whether all steps are trained, and all evaluations known.
+        """
+        programs, step = self.programs, self.step
+        decision = programs.agreement.decide(bool(self._success), *(self._stop or ("", 0.0)))
+        if decision.success:  # One process knows the evaluation; the others learn of it here.
+            return self._success or Verdict("success", step, now())
+        if losses and not math.isfinite(losses[-1]):
+            cause = next(filter(None, (x.diagnose(step) for x in self._listeners)), "")
+            return Verdict("aborted", step, now(), divergence.reason(losses[-1], step, cause), sound=False)
+        if reason := programs.state.loss_scale.lost():
+            return Verdict("aborted", step, now(), reason, sound=False)
+        if decision.reason:
+            status = "complete" if decision.reason.startswith(events.SATURATED) else "aborted"
+            return Verdict(status, step, now(), decision.reason)
+        if not finished:
+            return None
+        steps = programs.clock.train_steps
+        if programs.config.logged_target is None:
+            return Verdict("complete", step, now(), f"{events.NO_TARGET}; all {steps} steps were trained")
+        return Verdict("aborted", step, now(), f"{events.MISSED} in {steps} steps")
+
+    def _end(self, verdict: Verdict) -> None:
+        """Reports the end of the run, once the last comparison of the replicas has confirmed it."""
+        for listener in self._listeners:
+            listener.on_verdict(verdict)
+        self._emit(events.RunStopped(verdict.time, verdict.status, verdict.step, verdict.reason))
+        for listener in self._listeners:
+            listener.on_stop(verdict)
+
+    def _emit(self, event: events.Event) -> None:
+        for listener in self._listeners:
+            listener.on_event(event)

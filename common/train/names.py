@@ -17,13 +17,13 @@ Layer = tf_keras.layers.Layer
 
 def of_layers(model: tf_keras.Model) -> dict[int, str]:
     """Returns {id(layer): path} for every layer under `model`; a shared layer has its shortest path."""
-    return {id(layer): path for path, layer in _walk(model)}
+    return {id(layer): path for path, layer in layers(model)}
 
 
 def of_variables(model: tf_keras.Model) -> dict[int, str]:
     """Returns {id(variable): name} for the variables of `model`, in their order; all names differ."""
     paths: dict[int, str] = {}
-    for path, layer in [("", model), *_walk(model)]:
+    for path, layer in [("", model), *layers(model)]:
         inner = {id(v) for child in _children(layer) for v in child.variables}
         for variable in layer.variables:
             if id(variable) not in inner:
@@ -37,7 +37,7 @@ def stem(variable: tf.Variable) -> str:
     return variable.name.split(":")[0].rpartition("/")[2]
 
 
-def _walk(model: tf_keras.Model) -> Iterator[tuple[str, Layer]]:
+def layers(model: tf_keras.Model) -> Iterator[tuple[str, Layer]]:
     """Yields (path, layer) for every layer under `model` once, level by level."""
     level, seen = [("", model)], {id(model)}
     while level:

@@ -1,13 +1,13 @@
 """Records TensorFlow's trace of some training steps, `--profile_steps=A:B`, into a folder that TensorBoard shows.
 
-A block is one call into TensorFlow, so a block with such steps is cut into three parts: the steps before them, the
-recorded steps, the steps after. A call begins with an exchange, so all processes cut alike; one of them records.
+Many steps are one call into TensorFlow, so an interval with such steps has three calls: the steps before them, the
+recorded steps, the steps after them with the evaluation. A call begins with an exchange, so all processes cut alike;
+one of them records.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pathlib
 import re
 from collections.abc import Iterator
@@ -17,6 +17,8 @@ import tensorflow as tf
 
 from common.errors import UserError
 from common.files import FIX
+from common.train.listener import Listener, Verdict
+from common.train.loop import Loop
 
 MARK = "profiled steps"  # Name of the trace's event around each call with steps to record.
 MOST_STEPS = 1000  # A trace keeps an event for each operation of each step in memory.
@@ -47,8 +49,12 @@ class Span(NamedTuple):
         return cls(first, last)
 
 
-class Profile:
-    """Cuts blocks at the steps to record, and records these steps if it has a folder."""
+class Profile(Listener):
+    """Ends calls where the steps to record begin and end, and records these steps if it has a folder.
+
+    Attributes:
+      steps: number of recorded steps that ran.
+    """
 
     def __init__(self, span: Span, folder: pathlib.Path | None):
         """`folder`: folder of the trace; None in a process that records nothing.
@@ -56,7 +62,8 @@ class Profile:
         Raises UserError if the folder cannot be made.
         """
         self.span, self.folder = span, folder
-        self.steps = 0  # Number of recorded steps that ran.
+        self.steps = 0
+        self._loop: Loop | None = None
         self._recording = False
         if folder:
             try:
@@ -64,26 +71,21 @@ class Profile:
             except OSError as error:
                 raise UserError(f"{folder}: cannot write: {error.strerror}; {FIX}") from error
 
-    def parts(self, done: int, steps: int) -> list[int]:
-        """Cuts a block of `steps` steps after the first `done`; returns the steps of each part, at least one part.
+    def on_start(self, loop: Loop) -> None:
+        self._loop = loop
 
-        A recorded part is never the last, because the evaluation runs in the last part.
-        """
-        end = done + steps
-        inside = {edge for edge in (self.span.first - 1, self.span.last) if done < edge < end}
-        seconds = [b - a for a, b in itertools.pairwise(sorted({done, end} | inside))]
-        recorded = steps and self.span.first <= end <= self.span.last
-        return [*seconds, 0] if recorded or not seconds else seconds
-
-    def records(self, done: int, steps: int) -> bool:
-        """Whether to record the `steps` steps after the first `done` here."""
-        first, last = self.span.first, self.span.last
-        return bool(self.folder and steps and first <= done + 1 and done + steps <= last)
+    def next_pause(self, step: int, end: int) -> int | None:
+        """Ends a call before the first recorded step, and after the last one: the trace is of no evaluation."""
+        before, last = self.span.first - 1, self.span.last
+        if step < before:
+            return before if before < end else None
+        return min(last, end) if step < last else None
 
     @contextlib.contextmanager
-    def around(self, done: int, steps: int) -> Iterator[None]:
-        """Records what happens inside the context, if the `steps` steps after the first `done` should be recorded."""
-        if not self.records(done, steps):
+    def around_call(self, step: int, steps: int) -> Iterator[None]:
+        """Records a call of steps to record."""
+        first, last = self.span.first, self.span.last
+        if not (self.folder and steps and first <= step + 1 and step + steps <= last):
             yield
             return
         if not self._recording:
@@ -91,10 +93,14 @@ class Profile:
             self._recording = True
         with tf.profiler.experimental.Trace(MARK):
             yield
-        if done + steps == self.span.last:
-            self.close()
+        self.steps += self._loop.step - step
+        if step + steps == last:
+            self._close()
 
-    def close(self) -> None:
+    def on_stop(self, verdict: Verdict) -> None:
+        self._close()
+
+    def _close(self) -> None:
         """Writes the trace, if one is being recorded. Raises UserError if the folder cannot be written."""
         if self._recording:
             self._recording = False

@@ -1,7 +1,7 @@
 """Defines what a trained network does outside a run: preprocessing, network and results in one graph.
 
-BENCHMARK/serving.py has `serving(task, model, labels) -> Serving`; common/export/ saves it and calls it. A
-translation's text becomes tokens on the host, so a translation's module also has `codec(config, folder) -> Codec`.
+BENCHMARK/serving.py has `serving(task, model, labels) -> Serving`; common/export/ saves it and calls it. On the host,
+the text of a translation or a continuation becomes tokens, so such a module also has `codec(config, folder) -> Codec`.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class Serving:
     """What a network offers.
 
     Attributes:
-      kind: "classes" or "objects" of images, "video", "translation", "words".
+      kind: "classes" or "objects" of images, "video", "translation", "words", "continuation" of a text.
       function: accepts the `inputs` in their order; returns {name: tensor}.
       inputs: {name: spec}; the first axis counts the examples; for a video, it counts the frames.
       features: the network alone, without decoding and naming: a function of tensors with the specs `core`, of fixed

@@ -8,9 +8,10 @@ import tf_keras
 from common.distributed.block_update import BlockUpdate
 from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import ShardedUpdate
+from common.distributed.sharded_weights import ShardedWeightsUpdate, is_sharded
 from common.distributed.weight_update import WholeUpdate
 from common.layers.precision import Precision
-from common.layers.variable_kinds import kind_of, outputs
+from common.layers.variable_kinds import kind_of
 from common.train import loss_scale, names
 from common.train.task import Task
 
@@ -27,7 +28,8 @@ class Network:
         config = task.config
         self.replicas = replicas
         tf_keras.utils.set_random_seed(config.seed)
-        with replicas.scope():
+        self._in_parts = bool(config.state_bytes)
+        with replicas.scope(self._in_parts):
             # AutoGraph would rewrite the layers' code, which no step needs: a third of the time to build.
             self.model = tf.autograph.experimental.do_not_convert(task.build)(replicas, precision)
             freeze(self.model, config.stages[: config.frozen_stages])
@@ -39,15 +41,15 @@ class State(Network):
     def __init__(self, task: Task, replicas: Replicas, precision: Precision):
         super().__init__(task, replicas, precision)
         config = task.config
-        with replicas.scope():
+        with replicas.scope(self._in_parts):
             kinds = kind_of(self.model)
             weights = self.model.trainable_variables
             update = BlockUpdate if config.communication.shard_in_blocks else ShardedUpdate
             update = update if config.communication.shard_weight_update else WholeUpdate
-            self.update = update(weights, kinds, replicas, config, outputs(self.model))
+            update = ShardedWeightsUpdate if any(map(is_sharded, weights)) else update
+            self.update = update(weights, kinds, replicas, config)
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
             self.loss_scale = loss_scale.make(config, replicas)
-        self.averages_weights = bool(config.optimizer.averaged_by)
         self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
         # Step of the last finished evaluation; a run that was stopped during an evaluation resumes with it.
         self.evaluated = tf.Variable(0, dtype=replicas.counter, trainable=False, name="evaluated")
@@ -57,14 +59,26 @@ class State(Network):
         slots = [slot for slots in self.update.slots for slot in slots.values()]
         return [*self.model.variables, *slots, *self.loss_scale.variables, self.step, self.evaluated]
 
-    def snapshot(self) -> list[list[tf.Tensor]]:
-        """Returns copies of every variable on every local replica."""
-        return [[tf.identity(x) for x in self.replicas.local_results(v)] for v in self.variables()]
+    def snapshot(self, variables: Sequence[tf.Variable] | None = None) -> list[list[tf.Tensor]]:
+        """Returns copies of variables, by default all, on every local replica; one copy of a trained weight."""
+        same = {v.ref() for v in self.model.trainable_variables if not is_sharded(v)}
+        copies = []
+        for v in self.variables() if variables is None else variables:
+            components = self.replicas.local_results(v)
+            copies.append([tf.identity(x) for x in (components[:1] if v.ref() in same else components)])
+        return copies
 
-    def restore(self, snapshot: list[list[tf.Tensor]]) -> None:
-        """Writes a `snapshot` back."""
-        for variable, values in zip(self.variables(), snapshot):
-            for component, value in zip(self.replicas.local_results(variable), values):
+    def restore(
+        self, snapshot: list[list[tf.Tensor]], variables: Sequence[tf.Variable] | None = None
+    ) -> None:
+        """Writes a `snapshot` of the same variables back."""
+        for variable, values in zip(
+            self.variables() if variables is None else variables, snapshot, strict=True
+        ):
+            components = self.replicas.local_results(variable)
+            if len(values) == 1:
+                values = values * len(components)
+            for component, value in zip(components, values, strict=True):
                 component.assign(value)
 
 
@@ -73,7 +87,6 @@ def freeze(model: tf_keras.Model, stages: Sequence[Sequence[str]]) -> None:
     first = tuple(beginning for stage in stages for beginning in stage)
     if not first:
         return
-    paths = names.of_layers(model)
-    for layer in model._flatten_layers(include_self=False):
-        if paths.get(id(layer), "").startswith(first):
+    for path, layer in names.layers(model):
+        if path.startswith(first):
             layer.trainable = False

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from common.distributed import sharded_weights
 from common.errors import UserError
 from common.layers import batch_norm, weight_files
 from common.train import checkpoint_file, names
@@ -101,9 +102,10 @@ def start(state: State, task: Any, path: str | os.PathLike) -> Match:
         if name not in arrays:
             new[name] = "not in the file"
             continue
-        array = task.fitted(arrays[name], tuple(variable.shape))
-        if array.shape != tuple(variable.shape):
-            new[name] = f"{_shape(arrays[name].shape)} there, {_shape(variable.shape)} here"
+        shape = sharded_weights.shape_of(variable)
+        array = task.fitted(arrays[name], shape)
+        if array.shape != shape:
+            new[name] = f"{_shape(arrays[name].shape)} there, {_shape(shape)} here"
         else:
             fitted[name] = array
     if not fitted:
@@ -112,8 +114,8 @@ def start(state: State, task: Any, path: str | os.PathLike) -> Match:
             f"config.init={path}: nothing fits this network; it has {', '.join(some)}, the network {', '.join(ours)}"
         )
     for name, array in fitted.items():
-        for copy in state.replicas.local_results(own[name]):
-            copy.assign(array.astype(copy.dtype.as_numpy_dtype))
+        variable = own[name]
+        sharded_weights.write(state.replicas, variable, array.astype(variable.dtype.as_numpy_dtype))
     _set_moving(state, fitted)
     return Match(os.fspath(path), list(fitted), new, sorted(set(arrays) - set(own)))
 

@@ -8,18 +8,83 @@ import numpy as np
 
 from common.distributed import replicas
 from common.train import checkpoint, events
+from common.train.checkpoint_times import Checkpoints
+from common.train.guard import Guard
+from common.train.listener import Listener
 from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
 Trained = tuple[list[float], list[np.ndarray], Any]
 
 
-def make(task: Callable[[toy.Config], toy.Task] = toy.Task, **changes: Any) -> Loop:
-    """A loop of the toy, without a target; skips the test where its backend is not installed."""
+def make(task: Callable[[toy.Config], toy.Task] = toy.Task, **changes: Any) -> Programs:
+    """The toy's programs, without a target; skips the test where its backend is not installed."""
     config = toy.config(**{"quality_target": 2.0, **changes})
     processes.require(config.replicas)
-    return Loop(task(config), replicas.make(config))
+    return Programs(task(config), replicas.make(config))
+
+
+class Seen(Listener):
+    """Keeps a run's events, and calls `each(event, loop)` for each."""
+
+    def __init__(self, each: Callable[[events.Event, Loop], Any] = lambda event, loop: None):
+        self.events: list[Any] = []
+        self.each = each
+        self.loop: Any = None
+
+    def on_event(self, event: events.Event) -> None:
+        self.events.append(event)
+        self.each(event, self.loop)
+
+
+def loop_of(
+    programs: Programs,
+    seen: Seen,
+    *listeners: Listener,
+    save: Callable[[Loop], Any] | None = None,
+    seconds: float = 0.0,
+    guard_steps: int = 0,
+) -> Loop:
+    """A loop whose events `seen` keeps; with `save`, it saves every `seconds` and after `checkpoint_blocks`."""
+    guard, every = Guard(programs, guard_steps), programs.config.checkpoint_blocks
+    saves = [Checkpoints(save, guard, every, seconds)] if save else []
+    seen.loop = Loop(programs, [seen, guard, *listeners, *saves])
+    return seen.loop
+
+
+def run(
+    programs: Programs,
+    each: Callable[[events.Event, Loop], Any] = lambda event, loop: None,
+    *listeners: Listener,
+    pending: Any = (),
+    **options: Any,
+) -> list[Any]:
+    """Runs to the end; returns the events. `options` as in `loop_of`."""
+    seen = Seen(each)
+    loop_of(programs, seen, *listeners, **options).run(pending)
+    return seen.events
+
+
+def saves(folder: os.PathLike, keep: int = checkpoint.KEEP) -> Callable[[Loop], Any]:
+    """A `save` that writes checkpoints."""
+    return lambda loop: checkpoint.save(loop.programs, folder, keep, pending=loop.pending)
+
+
+def notes(steps: list[int]) -> Callable[[Loop], Any]:
+    """A `save` that only notes the step."""
+    return lambda loop: steps.append(loop.step)
+
+
+def stops(condition: Callable[[Any], bool], reason: str = "SIGTERM") -> Callable[[events.Event, Loop], Any]:
+    """An `each` that stops the run at the first event that meets a condition."""
+    return lambda event, loop: loop.stop(reason) if condition(event) else None
+
+
+def at_step(step: int) -> Callable[[events.Event, Loop], Any]:
+    """An `each` that stops the run at `step`."""
+    return stops(lambda event: isinstance(event, events.Progress) and event.step >= step)
 
 
 def of(kind: type, seen: Iterable[Any]) -> list[Any]:
@@ -30,45 +95,46 @@ def losses(seen: Iterable[Any]) -> list[float]:
     return [loss for event in of(events.Trained, seen) for loss in event.losses]
 
 
-def bits(loop: Loop) -> list[list[bytes]]:
+def bits(loop: Programs) -> list[list[bytes]]:
     """Every variable of every replica: weights, moments, slots, loss scale, counters."""
     local = loop.replicas.local_results
     return [[np.array(x.numpy()).tobytes() for x in local(v)] for v in loop.state.variables()]
 
 
-def weights_and_slots(loop: Loop) -> list[np.ndarray]:
+def weights_and_slots(loop: Programs) -> list[np.ndarray]:
     """The trainable weights, then the slots of whole weights."""
     local = loop.replicas.local_results
-    slots = [x for slots in loop.state.update.read_slots() for _, x in sorted(slots.items())]
-    return [local(v)[0].numpy() for v in loop.state.model.trainable_variables] + slots
+    return [local(v)[0].numpy() for v in loop.state.model.trainable_variables] + slots_of(loop)
 
 
-def train(loop: Loop) -> Trained:
+def slots_of(loop: Programs) -> list[np.ndarray]:
+    """The slots of whole weights, by weight and name."""
+    return [x for *_, x in sorted(loop.state.update.each_slot(), key=lambda slot: slot[:2])]
+
+
+def train(loop: Programs) -> Trained:
     """Trains; returns losses, final weights and `loop.task.found`, which the task's `quality` must fill."""
-    trained = losses(loop.run())
+    trained = losses(run(loop))
     weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
     return trained, weights, loop.task.found
 
 
-def train_compiled(loop: Loop) -> Trained:
+def train_compiled(loop: Programs) -> Trained:
     """Like `train`, and asserts that nothing is traced once the loop is compiled."""
     loop.compile()
-    traced = loop._block._block.experimental_get_tracing_count()
+    traced = loop.block._block.experimental_get_tracing_count()
     found = train(loop)
-    assert loop._block._block.experimental_get_tracing_count() == traced
+    assert loop.block._block.experimental_get_tracing_count() == traced
     return found
 
 
-def train_resumed(make: Callable[..., Loop], folder: os.PathLike) -> Trained:
+def train_resumed(make: Callable[..., Programs], folder: os.PathLike) -> Trained:
     """Like `train` with two loops of `make`: one until a checkpoint after three steps, another from there."""
-    first, begun = make(steps_per_block=3), []
-    for event in first.run():
-        if isinstance(event, events.Trained):
-            begun += event.losses
-            break
+    first = make(steps_per_block=3)
+    begun = losses(run(first, stops(lambda event: isinstance(event, events.Trained))))
     checkpoint.save(first, folder)
     second = make(steps_per_block=3)
-    assert checkpoint.restore_latest(second, folder) == 3
+    assert checkpoint.restore_latest(second, folder).step == 3
     rest, weights, found = train(second)
     return [*begun, *rest], weights, found
 

@@ -105,7 +105,8 @@ def train(
     Args:
       config: its batch, epochs, span and optimizer count.
       weights: where to start.
-      replicas: the parts of a batch whose own gradients are clipped (`clip_replica_norm`) before their mean is taken.
+      replicas: the parts of a batch whose own gradients are clipped (`clip_replica_norm`) before their mean is taken;
+        under `sums_examples` the gradients of their examples' sums, which are added.
       skipped: steps without an update.
     """
     task = toy.Task(config)
@@ -121,10 +122,13 @@ def train(
             own = np.arange(size) * replicas // size == replica
             loss, found_gradients, moments = network.gradients(x, labels, own * replicas / size)
             losses.append(loss)
+            if config.optimizer.sums_examples:
+                found_gradients = [g * size / replicas for g in found_gradients]
             gradients.append(clipped(found_gradients, config.optimizer.clip_replica_norm))
         network.average(moments)
         if step not in skipped:
-            update.apply(network, [sum(parts) / replicas for parts in zip(*gradients, strict=True)])
+            divisor = 1 if config.optimizer.sums_examples else replicas
+            update.apply(network, [sum(parts) / divisor for parts in zip(*gradients, strict=True)])
         actual.losses.append(sum(losses) / replicas)
         if (step + 1) % per_epoch == 0:
             actual.values.append(network.accuracy(held_out["x"], held_out["label"]))

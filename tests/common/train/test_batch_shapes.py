@@ -11,9 +11,10 @@ import tensorflow as tf
 from common.distributed import replicas
 from common.distributed.replicas.base import Shard
 from common.train import events
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.loops import run
 
 LENGTHS = (2, 3, 5)
 
@@ -62,12 +63,12 @@ class Task(toy.Task):
             return super().loss(model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
 
 
-def trained(task: toy.Task) -> tuple[list[float], Loop]:
-    loop = Loop(task, replicas.make(task.config))
+def trained(task: toy.Task) -> tuple[list[float], Programs]:
+    loop = Programs(task, replicas.make(task.config))
     loop.compile()
     if hasattr(task, "ran"):
         task.compiled, task.ran, before = task.ran[:], [], task.traced[:]
-    losses = [x for e in loop.run() if isinstance(e, events.Trained) for x in e.losses]
+    losses = [x for e in run(loop) if isinstance(e, events.Trained) for x in e.losses]
     if hasattr(task, "ran"):
         assert task.traced == before  # The clock was running.
     return losses, loop
@@ -92,19 +93,19 @@ def test_every_shape_compiles_before_the_clock_and_trains_as_if_there_were_one(c
 def test_a_batch_of_an_unknown_shape_is_an_error():
     task = Task(toy.config(train_epochs=2))
     task.batch_shapes = task.batch_shapes[:2]
-    loop = Loop(task, replicas.make(task.config))
+    loop = Programs(task, replicas.make(task.config))
     with pytest.raises(tf.errors.InvalidArgumentError, match="is not compatible with expected shape"):
-        list(loop.run())
+        run(loop)
 
 
 def test_compiled_by_xla_it_is_compiled_once_per_shape():
     task = Task(toy.config(train_epochs=2, compile="on"))
     plain = toy.Task.loss
     task.loss = lambda model, batch: plain(task, model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
-    loop = Loop(task, replicas.make(task.config))
+    loop = Programs(task, replicas.make(task.config))
     loop.compile()
-    assert loop._block._train_step.experimental_get_tracing_count() == 3
-    assert len(list(loop.run())) and loop._block._train_step.experimental_get_tracing_count() == 3
+    assert loop.block._train_step.experimental_get_tracing_count() == 3
+    assert len(run(loop)) and loop.block._train_step.experimental_get_tracing_count() == 3
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -116,19 +117,19 @@ def test_programs_of_pjrt_are_compiled_before_the_clock_one_for_each_shape(count
     task = Both(config)
     plain = toy.Task.loss
     task.loss = lambda model, batch: plain(task, model, {**batch, "x": tf.reduce_mean(batch["x"], 1)})
-    loop = Loop(task, replicas.make(config))
+    loop = Programs(task, replicas.make(config))
     loop.compile()
     programs = list(loop.replicas._programs)
     assert len(programs) == 3 + 3 + 1  # Training, evaluation, and the moments' merge before it.
-    losses = [x for e in loop.run() if isinstance(e, events.Trained) for x in e.losses]
+    losses = [x for e in run(loop) if isinstance(e, events.Trained) for x in e.losses]
     assert list(loop.replicas._programs) == programs
     np.testing.assert_allclose(losses, trained(toy.Task(config))[0], rtol=1e-12)
 
     task.batch_shapes = task.batch_shapes[:2]
-    loop = Loop(task, replicas.make(config))
+    loop = Programs(task, replicas.make(config))
     loop.compile()
     with pytest.raises(tf.errors.InvalidArgumentError, match="is not compatible with expected shape"):
-        list(loop.run())
+        run(loop)
 
 
 class Evaluating(toy.Task):
@@ -159,10 +160,10 @@ def test_evaluation_batches_of_several_shapes_count_as_if_there_were_one(count):
     tasks = Evaluating(config), toy.Task(config)
     actual = []
     for task in tasks:
-        loop = Loop(task, replicas.make(config))
+        loop = Programs(task, replicas.make(config))
         loop.compile()
         before = list(getattr(task, "traced", ()))
-        actual.append([e.value for e in loop.run() if isinstance(e, events.Evaluated)])
+        actual.append([e.value for e in run(loop) if isinstance(e, events.Evaluated)])
         assert list(getattr(task, "traced", ())) == before  # The clock was running.
     assert actual[0] == actual[1] and len(actual[0]) == 2
     assert set(tasks[0].traced) == set(LENGTHS)
@@ -178,10 +179,10 @@ class Both(Evaluating, Task):
 def whole_run(**changes: Any) -> dict[str, list]:
     """Losses, values of evaluations, weights, and (traced length, length) of every step of this process."""
     task = Both(toy.config(train_epochs=2, precision="fp64", num_replicas=2, quality_target=2.0, **changes))
-    loop = Loop(task, replicas.make(task.config))
+    loop = Programs(task, replicas.make(task.config))
     loop.compile()
     task.ran = []
-    seen = list(loop.run())
+    seen = run(loop)
     variables = loop.state.model.trainable_variables
     return {
         "losses": [float(x) for e in seen if isinstance(e, events.Trained) for x in e.losses],

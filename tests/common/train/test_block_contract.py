@@ -8,7 +8,7 @@ import pytest
 
 from common.distributed import replicas as backends
 from common.train import block, fused_block, host_block
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
 
@@ -19,17 +19,17 @@ KINDS = {"single": fused_block.FusedBlock, "pjrt": host_block.HostBlock}
 def loop(request):
     processes.require(request.param)
     config = toy.config(replicas=request.param)
-    loop = Loop(toy.Task(config), backends.make(config))
-    assert isinstance(loop._block, KINDS[request.param])
+    loop = Programs(toy.Task(config), backends.make(config))
+    assert isinstance(loop.block, KINDS[request.param])
     return loop
 
 
 def called(loop, steps, evaluations):
-    return loop._block(loop.synthetic(True), loop.synthetic(False), steps, evaluations)
+    return loop.block(loop.synthetic(True), loop.synthetic(False), steps, evaluations)
 
 
 def test_a_block_keeps_the_contract(loop):
-    one, step = loop._block, int(loop.state.step)
+    one, step = loop.block, int(loop.state.step)
     public = {name for name in vars(block.TrainingBlock) if not name.startswith("_")}
     assert all(callable(getattr(one, name)) for name in public)
 
@@ -46,7 +46,7 @@ def test_a_block_keeps_the_contract(loop):
     one.stop()
     stopped = called(loop, 3, 1)
     assert not stopped.complete and len(stopped.losses) == 0 and int(loop.state.step) == step + 4
-    one.stop(False)
+    one.allow()
     assert called(loop, 1, 1).complete
 
 
@@ -58,14 +58,14 @@ def test_the_device_never_waits_for_python(monkeypatch):
     one._alone, one._stopping, one._done = True, False, 0
     one._timing = types.SimpleNamespace(step_ended=lambda _: None)
 
-    def start(batches, most):
+    def start(batches):
         clock["now"] += python
         clock["device"] = max(clock["device"], clock["now"]) + device
-        return clock["device"], 1
+        return clock["device"]
 
-    def read(end, _):
+    def read(end):
         clock["now"] = max(clock["now"], end)
-        return [1.0], False
+        return 1.0, False
 
     monkeypatch.setattr(host_block, "now", lambda: clock["now"])
     one._start, one._read = start, read

@@ -1,8 +1,10 @@
 """Tests checkpoints of networks and of other replicas (test_pauses.py: of toys); damaged, foreign, unwritable files."""
 
+import contextlib
 import dataclasses
 import errno
 import json
+import math
 import os
 import stat
 
@@ -10,19 +12,20 @@ import numpy as np
 import pytest
 
 from common.config.optimizer import Lars
+from common.config.rules import SCHEDULES
 from common.config.schema import Communication
 from common.data import tfrecords
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.layers.batch_norm import span_layers
 from common.train import checkpoint, checkpoint_file, events
-from common.train.loop import Loop
+from common.train.programs import Programs
 from resnet.presets import PRESETS
 from resnet.task import Task
 from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
-from tests.common.train.loops import bits
+from tests.common.train.loops import at_step, bits, run, saves, stops
 
 NEVER = 2.0
 
@@ -32,15 +35,12 @@ def toy_loop(replicas="single", number=1, **changes):
     config = toy.config(
         quality_target=NEVER, optimizer=optimizer, replicas=replicas, num_replicas=number, **changes
     )
-    return Loop(toy.Task(config), backends.make(config))
+    return Programs(toy.Task(config), backends.make(config))
 
 
 def run_until(loop, folder, step=None):
     """Trains, saving between blocks; stops the run at `step`."""
-    for event in loop.run(lambda _: checkpoint.save(loop, folder)):
-        if step and isinstance(event, events.Progress) and event.step >= step:
-            loop.stop("SIGTERM")
-    return event
+    return run(loop, at_step(step or math.inf), save=saves(folder))[-1]
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +66,18 @@ def test_resnet50_stopped_inside_a_block_resumes_bitwise(tmp_path, images):
     )  # fmt: skip
 
     def loop():
-        return Loop(Task(config, str(images)), backends.make(config))
+        return Programs(Task(config, str(images)), backends.make(config))
 
     whole = loop()
-    list(whole.run())
+    run(whole)
     first = loop()
     run_until(first, tmp_path, 5)
     stopped = int(first.state.step)
     assert 5 <= stopped < 30
     # Reuses the first network with its state spoilt, which is cheaper than building a third one.
-    assert checkpoint.restore_latest(first, tmp_path) == stopped
-    first._stop_reason = ""
-    first._block.stop(False)
-    list(first.run())
+    assert checkpoint.restore_latest(first, tmp_path).step == stopped
+    first.block.allow()
+    run(first)
     assert bits(first) == bits(whole) and int(first.state.step) == 30
 
 
@@ -94,18 +93,20 @@ def test_a_run_goes_on_under_another_backend(tmp_path, here, there):
         return toy_loop(replicas, number, precision="fp64", batch_norm_span=16, train_epochs=2, **changes)
 
     whole, first = made(here), made(here)
-    list(whole.run())
-    for event in first.run(lambda _: checkpoint.save(first, tmp_path)):
-        if isinstance(event, events.BlockStarted) and event.block.index == 1:
-            break
+    run(whole)
+    run(
+        first,
+        stops(lambda e: isinstance(e, events.BlockStarted) and e.block.index == 1),
+        save=saves(tmp_path),
+    )
     resumed = made(there)
     resumed.compile()
-    assert checkpoint.restore_latest(resumed, tmp_path) == 4
-    seen = list(resumed.run())
+    assert checkpoint.restore_latest(resumed, tmp_path).step == 4
+    seen = run(resumed)
     assert [e.value for e in seen if isinstance(e, events.Evaluated)]
     checkpoint.save(resumed, tmp_path)
     again = made(here)
-    assert checkpoint.restore_latest(again, tmp_path) == 8
+    assert checkpoint.restore_latest(again, tmp_path).step == 8
     for mine, theirs in zip(again.state.snapshot(), whole.state.snapshot(), strict=True):
         np.testing.assert_allclose(mine[0], theirs[0], rtol=1e-9, atol=1e-12)
 
@@ -113,10 +114,10 @@ def test_a_run_goes_on_under_another_backend(tmp_path, here, there):
 @pytest.mark.parametrize("number", [1, 2])
 def test_fewer_replicas_merge_the_moments(tmp_path, number):
     many = toy_loop("mirrored", 4, train_epochs=1)
-    list(many.run())
+    run(many)
     checkpoint.save(many, tmp_path)
     few = toy_loop("single" if number == 1 else "mirrored", number, train_epochs=1)
-    assert checkpoint.restore_latest(few, tmp_path) == 4
+    assert checkpoint.restore_latest(few, tmp_path).step == 4
     (layer,), (restored,) = span_layers(many.state.model), span_layers(few.state.model)
     local = many.replicas.local_results
     means = np.stack([x.numpy() for x in local(layer.moving_mean)]).astype(np.float64)
@@ -169,7 +170,7 @@ def test_any_number_of_replicas_restores_a_sharded_checkpoint(saved, before, aft
     algorithm = "2d" if number == 4 and before[0] != 4 else "flat"
     communication = updates.sharded(algorithm=algorithm, bucket_bytes=700) if sharded else Communication()
     runner = updates.Runner("mirrored", number, "lazy_adam", communication)
-    assert checkpoint.restore_latest(runner, folder) == 5
+    assert checkpoint.restore_latest(runner, folder).step == 5
     for mine, other in zip(canonical(runner), at_5, strict=True):
         np.testing.assert_array_equal(mine, other)
     np.testing.assert_allclose(runner.steps(15, first=5), losses, rtol=1e-8)
@@ -178,7 +179,7 @@ def test_any_number_of_replicas_restores_a_sharded_checkpoint(saved, before, aft
 
 @pytest.mark.parametrize("optimizer", ["lars", "adagrad"])
 def test_a_sharded_checkpoint_is_that_of_the_whole_update(tmp_path, optimizer):
-    """Names, shapes and values up to rounding."""
+    """Names, shapes and values up to rounding; the order in the file may differ."""
     files = []
     for communication in (Communication(), updates.sharded(algorithm="2d")):
         runner = updates.Runner("mirrored", 4, optimizer, communication)
@@ -187,15 +188,15 @@ def test_a_sharded_checkpoint_is_that_of_the_whole_update(tmp_path, optimizer):
         with np.load(path) as file:
             files.append({name: file[name] for name in file.files if name != "meta"})
     whole, sharded = files
-    assert list(sharded) == list(whole)
-    assert updates.furthest(list(sharded.values()), list(whole.values())) < 1e-12
+    assert sharded.keys() == whole.keys()
+    assert updates.furthest([sharded[name] for name in whole], list(whole.values())) < 1e-12
 
 
 def test_another_wire_is_another_configuration(tmp_path):
     runner = updates.Runner("single", 1, "sgd")
     checkpoint.save(runner, tmp_path)
-    other = updates.Runner("single", 1, "sgd", Communication(wire="bf16"))
-    with pytest.raises(UserError, match="config.communication.wire: full there, bf16 here"):
+    other = updates.Runner("single", 1, "sgd", Communication(wire="bf16_sum"))
+    with pytest.raises(UserError, match="config.communication.wire: full there, bf16_sum here"):
         checkpoint.restore_latest(other, tmp_path)
 
 
@@ -214,7 +215,7 @@ def test_only_the_last_two_stay_and_partial_files_do_not_count(tmp_path, loop):
     ]
     (tmp_path / "checkpoint_00000009.partial").write_bytes(path.read_bytes()[:100])
     loop.state.step.assign(0)
-    assert checkpoint.restore_latest(loop, tmp_path) == 3
+    assert checkpoint.restore_latest(loop, tmp_path).step == 3
     assert checkpoint.restore_latest(loop, tmp_path / "absent") is None
 
 
@@ -268,7 +269,7 @@ def test_damaged_files_are_named_and_change_nothing(tmp_path, loop):
         path.write_bytes(data)
         try:
             # Damage to data that zip files store twice.
-            assert checkpoint.restore_latest(loop, tmp_path) == 7, damage
+            assert checkpoint.restore_latest(loop, tmp_path).step == 7, damage
         except UserError as error:
             assert str(path) in str(error) and "\n" not in str(error), damage
         assert bits(loop) == before, damage
@@ -307,7 +308,7 @@ def test_a_moment_of_another_shape_is_named_and_changes_nothing(tmp_path, loop, 
 
 def test_another_configuration_is_refused_and_the_field_named(tmp_path, loop):
     checkpoint.save(loop, tmp_path)
-    other = Loop(
+    other = Programs(
         toy.Task(dataclasses.replace(loop.config, seed=5, batch_norm_span=8)), backends.make(loop.config)
     )
     before = bits(other)
@@ -317,7 +318,7 @@ def test_another_configuration_is_refused_and_the_field_named(tmp_path, loop):
 
 
 def test_fields_that_an_older_checkpoint_lacks_do_not_hide_the_cause(tmp_path, loop, monkeypatch):
-    write, later = checkpoint.to_dict, ("adamw_rate_factor", "averaging_power", "grafting", "matrix_block")
+    write, later = checkpoint.to_dict, ("one_warmup_delta", "sums_examples")
 
     def older(config):
         values = write(config)
@@ -326,7 +327,7 @@ def test_fields_that_an_older_checkpoint_lacks_do_not_hide_the_cause(tmp_path, l
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "to_dict", older)
         checkpoint.save(loop, tmp_path)
-    other = Loop(toy.Task(dataclasses.replace(loop.config, seed=5)), backends.make(loop.config))
+    other = Programs(toy.Task(dataclasses.replace(loop.config, seed=5)), backends.make(loop.config))
     with pytest.raises(UserError, match=r"other settings \(config.seed: 0 there, 5 here\)"):
         checkpoint.restore_latest(other, tmp_path)
 
@@ -359,6 +360,54 @@ def test_unwritable_folder(tmp_path, loop):
         checkpoint.save(loop, tmp_path / "file")
 
 
+def test_a_checkpoint_with_a_field_that_is_gone_resumes_if_its_value_is_the_constant(tmp_path, loop):
+    path = checkpoint.save(loop, tmp_path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays["meta"].tobytes()) | {"digest": "of an earlier version"}
+    for value, resumes in ((1, True), (2, False)):
+        meta["config"]["steps_per_execution"] = value
+        np.savez(path, **{**arrays, "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)})
+        if resumes:
+            assert checkpoint.restore_latest(loop, tmp_path).step == meta["step"]
+        else:
+            with pytest.raises(UserError, match="written by a run with other settings"):
+                checkpoint.restore_latest(loop, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("group", "values", "message"),
+    [
+        ("schedule", {}, ""),
+        ("schedule", {"power": 3.0}, ""),
+        ("schedule", {"decay_over_whole_run": True}, ""),
+        (
+            "schedule",
+            {"warmup_curve": "exponential"},
+            'npz: .*warmup_curve="exponential": earlier .* constant',
+        ),
+        ("schedule", {"initial_learning_rate": 0.1}, "initial_learning_rate=0.1: earlier .* use the version"),
+        (
+            "optimizer",
+            {"base_learning_rate": 3.0},
+            r"\(config.optimizer.base_learning_rate: 3.0 there, 1.0 here\)",
+        ),
+    ],
+)
+def test_of_an_earlier_version_only_what_another_run_read_counts(tmp_path, loop, group, values, message):
+    path = checkpoint.save(loop, tmp_path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays["meta"].tobytes()) | {"digest": "of an earlier version"}
+    config = meta["config"] | {"first_block_epochs": 0.0, "first_block_steps": 0}
+    config["schedule"] = dataclasses.asdict(SCHEDULES.every_field(loop.config.schedule))
+    config[group] |= values
+    text = json.dumps(meta | {"config": config}).encode()
+    np.savez(path, **{**arrays, "meta": np.frombuffer(text, np.uint8)})
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+        assert checkpoint.restore_latest(loop, tmp_path)
+
+
 def test_a_checkpoint_of_another_format_is_one_line(tmp_path, loop):
     """Format 1 did not state its format."""
     path = checkpoint.save(loop, tmp_path)
@@ -382,3 +431,22 @@ def test_a_checkpoint_has_the_names_of_the_layers_and_says_what_it_is(tmp_path, 
     )
     assert file.meta["benchmark"] == "resnet" and file.meta["labels"] == [] and file.assets == {}
     assert file.meta["config"]["global_batch_size"] == 16
+
+
+@pytest.mark.parametrize("place", ["meta", "name", "arrays"])
+def test_places_of_the_step_that_contradict_each_other_are_refused(tmp_path, loop, place):
+    """A renumbered file would start as a fresh run, with a score."""
+    path = checkpoint.save(loop, tmp_path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    meta = json.loads(arrays["meta"].tobytes())
+    if place == "name":
+        path.rename(tmp_path / f"checkpoint_{meta['step'] + 1:08d}.npz")
+    else:
+        meta["step"] += place == "meta"
+        arrays["step"] += place == "arrays"
+        np.savez(path, **{**arrays, "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)})
+    with pytest.raises(
+        UserError, match=r"npz: meta says step \d+, its (name|arrays) step \d+; use the file as"
+    ):
+        checkpoint.restore_latest(loop, tmp_path)

@@ -12,10 +12,11 @@ from common.errors import UserError
 from common.layers.precision import precision
 from common.train import events
 from common.train.compilation import Compiled, plan
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.loops import run, slots_of
 
 NUMBER = 2
 CASES = {
@@ -41,7 +42,7 @@ CASES = {
 
 def make(**changes):
     config = toy.config(**{"precision": "fp64", "quality_target": 2.0, "train_epochs": 2, **changes})
-    return Loop(toy.Task(config), backends.make(config))
+    return Programs(toy.Task(config), backends.make(config))
 
 
 # -- called in every process -------------------------------------------------------------------------------------
@@ -51,10 +52,10 @@ def trained(backend, how, case):
     """(losses, evaluations, weights, moments and slots, what is compiled)."""
     loop = make(replicas=backend, num_replicas=NUMBER, compile=how, **CASES[case])
     loop.compile()
-    seen = list(loop.run())
+    seen = run(loop)
     losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
     values = [e.value for e in seen if isinstance(e, events.Evaluated)]
-    slots = [x for slots in loop.state.update.read_slots() for _, x in sorted(slots.items())]
+    slots = slots_of(loop)
     local = loop.replicas.local_results
     weights = [local(v)[0].numpy() for v in loop.state.model.variables]
     return losses, values, weights, slots, loop.compiled.compiled.name

@@ -10,7 +10,7 @@ import pytest
 
 from common.config.schema import Communication
 from common.distributed import replicas as backends
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.distributed.replicas import processes
 from tests.common.export.test_export import SMALL
 from tests.common.export.test_pods import EACH
@@ -20,7 +20,7 @@ BENCHMARKS = ("mnist", "ptb", "resnet", "tsm_kinetics", "transformer", "gnmt", "
 # Buckets small enough that these networks have several.
 COMMUNICATION = {"segments": Communication(segments=3, bucket_bytes=2**14)}
 SECONDS = 3000
-# XLA's CPU compiler takes most of the time, and less if LLVM optimises nothing. The other process may wait for long.
+# XLA's CPU compiler takes most of the time, and less if LLVM optimizes nothing. The other process may wait for long.
 ENVIRONMENT = {
     "XLA_FLAGS": "--xla_backend_optimization_level=0",
     "HOROVOD_GLOO_TIMEOUT_SECONDS": str(SECONDS),
@@ -38,7 +38,7 @@ def stepped(benchmark, how):
         communication=COMMUNICATION.get(how, Communication()), **{**SMALL[benchmark], **sizes},
     )  # fmt: skip
     config.validate()
-    loop = Loop(importlib.import_module(f"{benchmark}.task").Task(config, None), backends.make(config))
+    loop = Programs(importlib.import_module(f"{benchmark}.task").Task(config, None), backends.make(config))
     losses = loop.call(loop.synthetic(True), loop.synthetic(False), STEPS, 0).losses
     local = loop.replicas.local_results
     weights = [local(v)[0].numpy() for v in loop.state.model.variables]

@@ -16,11 +16,11 @@ from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.layers.precision import precision
 from common.train import checkpoint, events, gradients
-from common.train.loop import Loop
+from common.train.programs import Programs
 from common.train.state import State
 from tests.common.distributed.replicas import processes
 from tests.common.train import naive_toy, toy
-from tests.common.train.loops import bits, losses, of
+from tests.common.train.loops import at_step, bits, losses, notes, of, run, saves
 
 # Learning rates are float32 numbers; these are exact in it.
 SGD = Sgd(base_learning_rate=0.25, weight_decay=1e-2)
@@ -46,14 +46,14 @@ def sharded(**changes: Any) -> Communication:
     return dataclasses.replace(BUCKETS, shard_weight_update=True, **changes)
 
 
-def make(task: type[toy.Task] = toy.Task, **changes: Any) -> tuple[Loop, list[np.ndarray]]:
+def make(task: type[toy.Task] = toy.Task, **changes: Any) -> tuple[Programs, list[np.ndarray]]:
     """A loop, and the weights from which it starts."""
     chosen = config(**changes)
-    loop = Loop(task(chosen), backends.make(chosen))
+    loop = Programs(task(chosen), backends.make(chosen))
     return loop, weights(loop)
 
 
-def weights(loop: Loop) -> list[np.ndarray]:
+def weights(loop: Programs) -> list[np.ndarray]:
     """The trainable weights of the first replica; asserts that all replicas have the same."""
     copies = [loop.replicas.local_results(v) for v in loop.state.model.trainable_variables]
     for first, *others in copies:
@@ -61,7 +61,7 @@ def weights(loop: Loop) -> list[np.ndarray]:
     return [first.numpy() for first, *_ in copies]
 
 
-def assert_equals(loop: Loop, seen: list, naive: naive_toy.Training) -> None:
+def assert_equals(loop: Programs, seen: list, naive: naive_toy.Training) -> None:
     np.testing.assert_allclose(losses(seen), naive.losses, rtol=1e-10)
     for mine, other in zip(weights(loop), naive.weights, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
@@ -70,16 +70,29 @@ def assert_equals(loop: Loop, seen: list, naive: naive_toy.Training) -> None:
 # -- the loop ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("changes", [mirrored(2, sharded()), {"replicas": "pjrt", "num_replicas": 2}])
+def test_a_snapshot_has_a_weight_once_and_restores_it_on_every_replica(changes: dict) -> None:
+    processes.require(changes["replicas"])
+    loop, _ = make(**changes)
+    before, kept = bits(loop), loop.state.snapshot()
+    count = {len(copies) for v, copies in zip(loop.state.variables(), kept) if v.trainable}
+    assert count == {1} and max(map(len, kept)) == 2
+    run(loop)
+    assert bits(loop) != before
+    loop.state.restore(kept)
+    assert bits(loop) == before
+
+
 def test_the_loop_trains_and_evaluates_as_numpy_does() -> None:
     loop, start = make(train_epochs=3)
     loop.compile()
-    seen = list(loop.run())
+    seen = run(loop)
     naive = naive_toy.train(loop.config, start)
     assert_equals(loop, seen, naive)
     assert [e.value for e in of(events.Evaluated, seen)] == naive.values
     assert naive.losses[-1] < 0.9 * naive.losses[0], "it must train"
     block = ["BlockStarted", "Trained", "EvalRan", "Evaluated", "BlockStopped"]
-    kinds = [type(e).__name__ for e in seen if not isinstance(e, events.Progress)]
+    kinds = [type(e).__name__ for e in seen if not isinstance(e, events.Progress | events.DataChecked)]
     assert kinds == ["RunStarted", *3 * block, "RunStopped"]
     assert [e.block.first_step for e in of(events.BlockStarted, seen)] == [0, 4, 8]
     assert (seen[-1].status, seen[-1].step) == ("aborted", 12)
@@ -91,9 +104,8 @@ def test_the_loop_stops_at_the_evaluation_that_meets_the_target() -> None:
     best = int(np.argmax(values))
     assert 0 < best < 7
     loop, _ = make(train_epochs=8, quality_target=values[best])
-    seen, saved = [], []
-    for event in loop.run(saved.append):
-        seen.append(event)
+    saved = []
+    seen = run(loop, save=notes(saved))
     assert [e.value for e in of(events.Evaluated, seen)] == values[: best + 1]
     assert (seen[-1].status, seen[-1].step, saved[-1]) == ("success", 4 * best + 4, 4 * best + 4)
 
@@ -107,19 +119,15 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(tmp_path, within) -> Non
     if within:
         changes |= {"steps_per_block": 30, "train_steps": 30}
     whole, _ = make(**changes)
-    seen = list(whole.run())
+    seen = run(whole)
     first, _ = make(toy.Slow if within else toy.Task, **changes)
-    begun = []
-    for event in first.run(lambda _: checkpoint.save(first, tmp_path)):
-        begun.append(event)
-        if isinstance(event, events.Progress) and event.step >= 3:
-            first.stop("SIGTERM")
+    begun = run(first, at_step(3), save=saves(tmp_path))
     stopped = begun[-1].step
     assert begun[-1].status == "aborted" and 3 <= stopped < (30 if within else 8)
     resumed, _ = make(**changes)
     resumed.compile()
-    assert checkpoint.restore_latest(resumed, tmp_path) == stopped
-    rest = list(resumed.run())
+    assert checkpoint.restore_latest(resumed, tmp_path).step == stopped
+    rest = run(resumed)
     assert [*losses(begun), *losses(rest)] == losses(seen)
     assert bits(resumed) == bits(whole)
 
@@ -131,7 +139,7 @@ WAYS = {
     "two replicas": mirrored(2),
     "batch norm over two of four replicas": mirrored(4, batch_norm_span=8),
     "replicas with micro-batches": mirrored(2, accumulation_steps=2),
-    "hierarchical sums": mirrored(4, dataclasses.replace(BUCKETS, algorithm="hierarchical", group_size=2)),
+    "2d sums": mirrored(4, dataclasses.replace(BUCKETS, algorithm="2d")),
     "clipped loss scale": {"loss_scale": 96.0},
     # Clipping would hide a scale that is left in.
     "loss scale": {"loss_scale": 96.0, "optimizer": SGD},
@@ -147,7 +155,6 @@ WAYS = {
     ),
     "compiled": {"compile": "on"},
     "loop in Python": {"replicas": "pjrt"},
-    "three steps in a call": {"replicas": "pjrt", "steps_per_execution": 3},
 }
 
 
@@ -155,7 +162,7 @@ WAYS = {
 def test_every_way_trains_as_numpy_does(way) -> None:
     processes.require(WAYS[way].get("replicas", "single"))
     loop, start = make(**{"optimizer": CLIPPED, **WAYS[way]})
-    seen = list(loop.run())
+    seen = run(loop)
     naive = naive_toy.train(loop.config, start)
     assert_equals(loop, seen, naive)
     # The moving averages of micro-batches move once for each of them.
@@ -165,11 +172,13 @@ def test_every_way_trains_as_numpy_does(way) -> None:
         assert loop.state.loss_scale.report() == {"loss_scale": 256.0, "skipped_updates": 0}
 
 
-def test_each_replica_clips_its_own_gradient() -> None:
+@pytest.mark.parametrize("sums", [False, True], ids=["mean", "sum"])
+def test_each_replica_clips_its_own_gradient(sums) -> None:
     """Clipping the sum instead trains otherwise, and so does no clipping: numpy tells them apart."""
-    own = dataclasses.replace(SGD, clip_replica_norm=LIMIT)
+    limit = 8 * LIMIT if sums else LIMIT
+    own = dataclasses.replace(SGD, clip_replica_norm=limit, sums_examples=sums)
     loop, start = make(**mirrored(2, optimizer=own))
-    seen = list(loop.run())
+    seen = run(loop)
     assert_equals(loop, seen, naive_toy.train(loop.config, start, replicas=2))
     for other in (SGD, CLIPPED):
         changed = naive_toy.train(dataclasses.replace(loop.config, optimizer=other), start)
@@ -196,7 +205,7 @@ class Spoilt(toy.Task):
 )
 def test_an_update_that_is_not_finite_is_skipped_and_halves_the_loss_scale(changes) -> None:
     loop, start = make(Spoilt, loss_scale=64.0, loss_scale_growth_steps=9, train_epochs=1, **changes)
-    seen = list(loop.run())
+    seen = run(loop)
     assert_equals(loop, seen, naive_toy.train(loop.config, start, skipped=[1]))
     assert loop.state.loss_scale.report() == {"loss_scale": 32.0, "skipped_updates": 1}
 

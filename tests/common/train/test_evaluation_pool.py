@@ -20,9 +20,10 @@ from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import events
 from common.train.evaluation_pool import END_SECONDS, Evaluation, Evaluator
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.benchmarks import wait_for
 from tests.common.train import toy
+from tests.common.train.loops import run
 
 STEPS = 4  # Steps of a block.
 PATIENCE = 120.0  # Seconds after which a worker gives up: only a loop that waits for it needs them.
@@ -74,13 +75,13 @@ class Failing(Pooled):
         return list(spread(int, ["no number"]))
 
 
-def loop(task: type, folder: pathlib.Path) -> Loop:
+def loop(task: type, folder: pathlib.Path) -> Programs:
     config = toy.config(quality_target=2.0, steps_per_block=STEPS, train_steps=3 * STEPS)
-    return Loop(task(config, folder), backends.make(config))
+    return Programs(task(config, folder), backends.make(config))
 
 
 def test_the_loop_never_waits_for_an_evaluation_that_fits_into_a_block(tmp_path):
-    seen = [e for e in loop(Pooled, tmp_path).run() if not isinstance(e, events.Progress)]
+    seen = [e for e in run(loop(Pooled, tmp_path)) if not isinstance(e, events.Progress)]
     evaluated = [e for e in seen if isinstance(e, events.Evaluated)]
     assert [e.block.index for e in evaluated] == [0, 1, 2]
     assert not any(e.details["main"] for e in evaluated)
@@ -93,7 +94,7 @@ def test_the_loop_never_waits_for_an_evaluation_that_fits_into_a_block(tmp_path)
 
 def test_an_error_of_a_worker_ends_the_run(tmp_path):
     with pytest.raises(UserError, match="evaluation: invalid literal for int"):
-        list(loop(Failing, tmp_path).run())
+        run(loop(Failing, tmp_path))
 
 
 @pytest.mark.parametrize("wrong", [KeyError("area"), IndexError("out of range")])

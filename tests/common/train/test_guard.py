@@ -1,31 +1,31 @@
 """Tests that the guard sees a changed bit, names the replica, and that a run with it equals one without."""
 
+import functools
 import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.optimizer import Lars, ScheduleFreeSgd
+from common.config.optimizer import Lars
 from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import events, guard
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
+from tests.common.train.loops import notes, of, run
 
 
-def make(replicas: str, number: int = 2, steps: int = 8, **changes) -> Loop:
+def make(replicas: str, number: int = 2, **changes) -> Programs:
     processes.require(replicas)
     changes = {"steps_per_block": 20, "train_steps": 40, "quality_target": 2.0, **changes}
     config = toy.config(replicas=replicas, num_replicas=number, **changes)
-    loop = Loop(toy.Task(config), backends.make(config))
-    loop.guard.steps = steps
-    return loop
+    return Programs(toy.Task(config), backends.make(config))
 
 
-def flip(loop: Loop, variable: tf.Variable, replica: int, bit: int = 20) -> None:
+def flip(loop: Programs, variable: tf.Variable, replica: int, bit: int = 20) -> None:
     """Flips a bit of a variable's last element on one replica."""
     copy = loop.replicas.local_results(variable)[replica]
     value = np.array(copy.numpy())
@@ -33,7 +33,7 @@ def flip(loop: Loop, variable: tf.Variable, replica: int, bit: int = 20) -> None
     copy.assign(value)
 
 
-def run_with(loop: Loop, at: int, fault) -> list:
+def run_with(loop: Programs, at: int, fault, steps: int = 8, each=lambda *_: None) -> list:
     """Runs a loop; `fault()` happens once, after step `at`, where the guard cuts the block."""
     call, done = loop.call, []
 
@@ -44,7 +44,7 @@ def run_with(loop: Loop, at: int, fault) -> list:
         return result
 
     loop.call = faulty
-    return list(loop.run())
+    return run(loop, each, guard_steps=steps)
 
 
 def test_any_single_bit_changes_a_digest():
@@ -61,8 +61,8 @@ def test_any_single_bit_changes_a_digest():
 def test_a_run_with_the_guard_equals_one_without(replicas):
     runs = []
     for steps in (8, 0):
-        loop = make(replicas, steps=steps, batch_norm_span=8)
-        seen = [e for e in loop.run() if isinstance(e, events.Trained | events.Evaluated)]
+        loop = make(replicas, batch_norm_span=8)
+        seen = [e for e in run(loop, guard_steps=steps) if isinstance(e, events.Trained | events.Evaluated)]
         losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
         runs.append((losses, [e.value for e in seen if isinstance(e, events.Evaluated)]))
     assert len(runs[0][0]) == 40
@@ -90,43 +90,47 @@ def test_the_replica_and_the_variable_of_a_flipped_bit_are_named(replicas, where
 def test_a_wrong_weight_is_named_although_it_makes_all_later_gradients_wrong(replicas, number):
     """Every replica then gets other bits in the replay: one that differs from the others, or is farther, erred."""
     loop = make(replicas, number, global_batch_size=12, eval_batch_size=12)
-    loop.guard.begin()
+    one = guard.Guard(loop, 8)
+    one.on_start()
     train, nothing = loop.train_input(0), loop.synthetic(False)
     loop.call(train, nothing, 3, 0)
     flip(loop, loop.state.model.trainable_variables[-2], 1)
     loop.call(train, nothing, 5, 0)
     with pytest.raises(UserError, match="^rank 0 computed wrong: at step 8, .*on replica 1 alone"):
-        loop.guard.check(8)
+        one.check(8)
 
 
 def test_a_replay_that_does_not_repeat_names_no_one(monkeypatch):
     loop = make("mirrored")
     variable = loop.state.model.trainable_variables[0]
-    replay = loop.guard.replay
+    replay = guard.Guard.replay
 
-    def worse(step):
-        since = replay(step)
+    def worse(self, step):
+        since = replay(self, step)
         flip(loop, variable, 0)
         return since
 
-    monkeypatch.setattr(loop.guard, "replay", worse)
+    monkeypatch.setattr(guard.Guard, "replay", worse)
     with pytest.raises(UserError, match="a replay of the steps since 8 does not say which is wrong"):
         run_with(loop, 16, lambda: flip(loop, variable, 1))
 
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_replay_tells_its_progress_and_whether_it_was_stopped(monkeypatch, stopped):
-    loop, told = make("mirrored", steps=40, steps_per_block=40), []
+    loop, told = make("mirrored", steps_per_block=40), []
+    one = guard.Guard(loop, 40)
     monkeypatch.setattr(
         guard.heartbeat, "at_step", lambda step, *_: told.append((guard.heartbeat.phase(""), step))
     )
     weight = loop.state.model.trainable_variables[0]
-    fault = lambda: (flip(loop, weight, 1), told.clear(), stopped and loop._block.stop())  # noqa: E731
-    with pytest.raises(UserError, match="a signal stopped the replay" if stopped else "on replica 1 alone"):
-        loop.guard.begin()
+    fault = lambda: (flip(loop, weight, 1), told.clear(), stopped and loop.block.stop())  # noqa: E731
+    with pytest.raises(
+        UserError, match="which is wrong: a signal stopped it" if stopped else "on replica 1 alone"
+    ):
+        one.on_start()
         loop.call(loop.train_input(0), loop.synthetic(False), 40, 0)
         fault()
-        loop.guard.check(40)
+        one.check(40)
     assert told[0] == ("repeats steps", 0 if stopped else 20)
 
 
@@ -136,27 +140,31 @@ def test_a_sharded_run_compares_its_weights():
         run_with(loop, 16, lambda: flip(loop, loop.state.model.trainable_variables[0], 1))
 
 
-def test_a_replay_need_not_evaluate_where_an_evaluation_puts_averages_in_the_weights_place():
-    """Schedule-Free's weights come back bit for bit, so that steps repeat across an evaluation, here at step 20."""
-    loop = make("mirrored", steps=30, optimizer=ScheduleFreeSgd())
-    with pytest.raises(UserError, match="at step 30.* the steps since 0 the fault is on replica 1 alone"):
-        run_with(loop, 30, lambda: flip(loop, loop.state.model.trainable_variables[0], 1))
+@pytest.mark.parametrize(("target", "at"), [(2.0, 40), (0.0, 20)], ids=["missed", "success"])
+def test_nobody_learns_of_the_end_before_the_last_comparison(target, at):
+    """Of a run that is shorter than the steps between comparisons, and saves nothing."""
+    loop, seen = make("pjrt", quality_target=target), []
+    fault = functools.partial(flip, loop, loop.state.model.trainable_variables[0], 1)
+    with pytest.raises(UserError, match=f"at step {at}, .* on replica 1 alone"):
+        run_with(loop, at, fault, 1000, lambda event, _: seen.append(event))
+    assert of(events.Evaluated, seen)[-1].block.end_step == at and not of(events.RunStopped, seen)
 
 
 @pytest.mark.parametrize("target", [2.0, 0.0])
 def test_no_checkpoint_of_replicas_that_differ_is_saved(target):
     """Not even that of a run that has met its target."""
-    loop, saved = make("mirrored", steps=1000, quality_target=target), []
+    loop, saved = make("mirrored", quality_target=target), []
     call = loop.call
 
     def faulty(*arguments):
         result = call(*arguments)
-        flip(loop, loop.state.model.trainable_variables[0], 1)
+        if arguments[2]:
+            flip(loop, loop.state.model.trainable_variables[0], 1)
         return result
 
     loop.call = faulty
     with pytest.raises(UserError, match="at step 20"):
-        list(loop.run(saved.append))
+        run(loop, save=notes(saved), guard_steps=1000)
     assert saved == []
 
 
@@ -164,12 +172,13 @@ def test_one_replica_and_zero_steps_compare_nothing_and_keep_the_first_state_for
     monkeypatch.setattr(guard.Guard, "_state", lambda _: [])
     for number, steps in ((1, 8), (2, 0)):
         replicas = types.SimpleNamespace(num_replicas=number, num_processes=2)
-        loop = types.SimpleNamespace(replicas=replicas, state=types.SimpleNamespace(step=0))
+        config = types.SimpleNamespace(state_bytes=0)
+        loop = types.SimpleNamespace(replicas=replicas, config=config, state=types.SimpleNamespace(step=0))
         one = guard.Guard(loop, steps)
-        one.begin()
+        one.on_start()
         one.check(5)
-        assert one.until_check(3, 100) == 100 and one.can_replay
+        assert one.next_pause(3, 100) is None and one.can_replay
         with monkeypatch.context() as later:
             later.setattr(guard, "REPLAY_SECONDS", -1)
-            one.until_check(4, 100)
+            one.next_pause(4, 100)
         assert not one.can_replay

@@ -6,17 +6,9 @@ import numpy as np
 import pytest
 
 from common.train import checkpoint, events
-from common.train.loop import Loop
 from lab.bench.long_run import Held, held
-from tests.common.train.loops import bits
+from tests.common.train.loops import at_step, bits, run
 from tests.common.train.test_checkpoint import toy_loop
-
-
-def _stopped_at(loop: Loop, step: int) -> None:
-    """Trains until the loop has done `step` steps."""
-    for event in loop.run():
-        if isinstance(event, events.Progress) and event.step >= step:
-            loop.stop("SIGTERM")
 
 
 @pytest.mark.parametrize("resumes", [3, pytest.param(50, marks=pytest.mark.e2e)])
@@ -26,18 +18,18 @@ def test_a_run_resumed_at_random_steps_equals_an_uninterrupted_one(
     """Bitwise, moments, slots and counters included; some resumes begin inside a block, some before an evaluation."""
     changes = {"train_epochs": 2 * resumes}
     whole = toy_loop("single", 1, **changes)
-    list(whole.run())
+    run(whole)
     total = whole.clock.train_steps
     steps = np.sort(np.random.default_rng(resumes).choice(np.arange(1, total), resumes, replace=False))
     for number, step in enumerate(steps):
         loop = toy_loop("single", 1, **changes)
         if number:
             checkpoint.restore_latest(loop, tmp_path)
-        _stopped_at(loop, int(step))
+        run(loop, at_step(int(step)))
         checkpoint.save(loop, tmp_path)
     resumed = toy_loop("single", 1, **changes)
     checkpoint.restore_latest(resumed, tmp_path)
-    list(resumed.run())
+    run(resumed)
     assert bits(resumed) == bits(whole)
 
 
@@ -46,9 +38,12 @@ def test_a_thousand_blocks_leave_nothing_behind() -> None:
     """Memory grows by less than a kilobyte a block; handles and threads do not grow."""
     loop = toy_loop("single", 1, train_epochs=1100)
     seen: dict[int, Held] = {}
-    for event in loop.run():
+
+    def each(event: events.Event, _: object) -> None:
         if isinstance(event, events.Evaluated) and event.block.index in (100, 1099):
             seen[event.block.index] = held()
+
+    run(loop, each)
     early, late = seen[100], seen[1099]
     assert late.handles <= early.handles and late.threads <= early.threads
     assert late.kilobytes - early.kilobytes < 1000

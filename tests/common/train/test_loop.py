@@ -4,7 +4,6 @@ Each test runs with the loop around the steps in TensorFlow (`single`), in Pytho
 steps in a call, of which a block's last call has fewer.
 """
 
-import contextlib
 import os
 import threading
 import time
@@ -17,18 +16,16 @@ import tensorflow as tf
 from common.config.optimizer import Lars
 from common.distributed import replicas as backends
 from common.errors import UserError
-from common.train import events
-from common.train.host_block import Stacks
-from common.train.loop import Loop
+from common.train import events, host_block
+from common.train.programs import Programs
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
-from tests.common.train.loops import losses, of
+from tests.common.train.loops import Seen, loop_of, losses, notes, of, run, stops
 
 NEVER = 2.0
 BACKENDS = {
     "single": {"replicas": "single"},
     "pjrt": {"replicas": "pjrt"},
-    "pjrt, three steps in a call": {"replicas": "pjrt", "steps_per_execution": 3},
 }
 BACKEND = {"replicas": "single"}
 
@@ -44,7 +41,7 @@ def backend(request, monkeypatch):
 
 def make(task=toy.Task, worker=False, **changes):
     config = toy.config(**BACKEND, **changes)
-    return Loop(task(config, worker), backends.make(config))
+    return Programs(task(config, worker), backends.make(config))
 
 
 def weights(state):
@@ -68,23 +65,22 @@ def test_the_data_are_touched_when_the_clock_runs(monkeypatch):
             return super().eval_input(*arguments)
 
     loop = make(Watched, quality_target=NEVER, train_epochs=1)
-    monkeypatch.setattr(loop._agreement, "meet", lambda: seen.append(time.time()))
+    monkeypatch.setattr(loop.agreement, "meet", lambda: seen.append(time.time()))
     loop.compile()
-    run = loop.run()
-    before, started = time.time(), next(run)
-    assert isinstance(started, events.RunStarted)
-    (met,) = seen
-    assert before <= started.time <= met
-    next(run)
-    assert seen[1] == "check" and {"train", "eval"} <= set(seen[2:])
-    list(run)
+    before = time.time()
+    run(loop, lambda event, _: seen.append(event))
+    met, started, check, checked, *rest = seen
+    assert isinstance(started, events.RunStarted) and before <= started.time <= met
+    assert (check, checked) == ("check", events.DataChecked())
+    first = next(i for i, event in enumerate(rest) if isinstance(event, events.BlockStarted))
+    assert {"train", "eval"} == set(rest[:first])
 
 
 def test_events_in_order_and_times_monotone():
     loop = make(quality_target=NEVER, train_epochs=2)
     loop.compile()
     began = time.time()
-    seen = [e for e in loop.run() if not isinstance(e, events.Progress)]
+    seen = [e for e in run(loop) if not isinstance(e, events.Progress | events.DataChecked)]
     kinds = [type(e).__name__ for e in seen]
     block = ["BlockStarted", "Trained", "EvalRan", "Evaluated", "BlockStopped"]
     assert kinds == ["RunStarted", *block, *block, "RunStopped"]
@@ -102,13 +98,12 @@ def test_events_in_order_and_times_monotone():
     assert (stopped.status, stopped.step) == ("aborted", 8) and "not reached in 8 steps" in stopped.reason
 
 
-def test_a_call_whose_batches_have_another_shape_is_refused():
-    # Steps, examples, and an example's shape.
-    stack = {"x": types.SimpleNamespace(kind=((2, 8, 3, 4), np.float64))}
-    stacks = Stacks(iter([(stack, 2)]), [{"x": (3, 4)}])
-    assert stacks.take(1) == (stack, 0, 1) and stacks.take(5) == (stack, 1, 2)
+def test_a_batch_of_another_shape_is_refused():
+    # Examples, and an example's shape.
+    batch = {"x": types.SimpleNamespace(kind=((8, 3, 4), np.float64))}
+    assert host_block._next(iter([batch]), [{"x": (3, 4)}]) is batch
     with pytest.raises(tf.errors.InvalidArgumentError, match="not compatible with expected shapes"):
-        Stacks(iter([(stack, 2)]), [{"x": (3, 5)}]).take(2)
+        host_block._next(iter([batch]), [{"x": (3, 5)}])
 
 
 def test_compile_restores_every_variable_and_the_run_traces_nothing_more():
@@ -119,24 +114,24 @@ def test_compile_restores_every_variable_and_the_run_traces_nothing_more():
         np.testing.assert_array_equal(mine, other)
     if BACKEND["replicas"] == "pjrt":
         programs = list(loop.replicas._programs)
-        list(loop.run())
+        run(loop)
         assert list(loop.replicas._programs) == programs and len(programs) == 3
         return
-    traces = loop._block._block.experimental_get_tracing_count()
-    list(loop.run())
-    assert loop._block._block.experimental_get_tracing_count() == traces == 1
+    traces = loop.block._block.experimental_get_tracing_count()
+    run(loop)
+    assert loop.block._block.experimental_get_tracing_count() == traces == 1
 
 
 def test_equal_seeds_give_identical_losses_and_another_does_not():
-    def run(seed):
+    def with_seed(seed):
         loop = make(seed=seed, quality_target=NEVER)
         loop.compile()
-        seen = list(loop.run())
+        seen = run(loop)
         return np.array(losses(seen)).tobytes(), [e.value for e in of(events.Evaluated, seen)]
 
-    first = run(1)
-    assert run(1) == first
-    assert run(2)[0] != first[0]
+    first = with_seed(1)
+    assert with_seed(1) == first
+    assert with_seed(2)[0] != first[0]
 
 
 class SlowEvaluation(toy.Task):
@@ -150,14 +145,10 @@ class SlowEvaluation(toy.Task):
         return super().eval_input(shard, batch_size).map(wait)
 
 
-def stop_when(loop, condition, saved=None):
-    """Runs the loop, and stops it at the first progress event that meets `condition`."""
-    seen = []
-    for event in loop.run((lambda step: saved.append(step)) if saved is not None else None):
-        seen.append(event)
-        if isinstance(event, events.Progress) and condition(event):
-            loop.stop("SIGTERM")
-    return seen
+def stop_when(programs, condition, saved=None):
+    """Runs, and stops at the first progress event that meets `condition`."""
+    stop = stops(lambda event: isinstance(event, events.Progress) and condition(event))
+    return run(programs, stop, save=None if saved is None else notes(saved))
 
 
 def test_a_long_block_stops_within_a_step_and_is_saved():
@@ -175,25 +166,39 @@ def test_a_long_block_stops_within_a_step_and_is_saved():
 
 def test_the_weights_that_met_the_target_are_saved():
     loop, saved = make(quality_target=0.0), []
-    *_, stopped = loop.run(saved.append)
+    *_, stopped = run(loop, save=notes(saved))
     assert stopped.status == "success" and saved == [4]
     assert int(loop.state.step) == int(loop.state.evaluated) == stopped.step
 
 
+@pytest.mark.parametrize("target, status", [(0.0, "success"), (2.0, "aborted")])
+def test_an_evaluation_that_has_finished_counts_although_the_run_is_told_to_stop(target, status, monkeypatch):
+    programs, seen = make(quality_target=target), Seen()
+    loop, call = loop_of(programs, seen), programs.call
+
+    def stopped_at_its_end(*arguments):
+        result = call(*arguments)
+        loop.stop("SIGTERM")
+        return result
+
+    monkeypatch.setattr(programs, "call", stopped_at_its_end)
+    loop.run()
+    assert len(of(events.Evaluated, seen.events)) == 1 and seen.events[-1].status == status
+
+
 def test_a_checkpoint_that_fails_after_the_target_was_met_leaves_the_success():
-    def fail(step):
+    def fail(_):
         raise UserError("disk full")
 
     loop, seen = make(quality_target=0.0), []
     with pytest.raises(UserError, match="disk full"):
-        for event in loop.run(fail):
-            seen.append(event)
+        run(loop, lambda event, _: seen.append(event), save=fail)
     assert seen[-1].status == "success"
 
 
 def test_stopped_in_an_evaluation_it_resumes_with_it():
     whole = make(quality_target=NEVER, train_epochs=2)
-    expected = [e.value for e in of(events.Evaluated, whole.run())]
+    expected = [e.value for e in of(events.Evaluated, run(whole))]
     loop = make(SlowEvaluation, quality_target=NEVER, train_epochs=2)
     loop.compile()
     seen = stop_when(loop, lambda e: e.evaluating and e.step == 4)
@@ -201,7 +206,7 @@ def test_stopped_in_an_evaluation_it_resumes_with_it():
 
     resumed = make(quality_target=NEVER, train_epochs=2)
     resumed.state.restore(loop.state.snapshot())
-    seen = list(resumed.run())
+    seen = run(resumed)
     assert [(b.block.first_step, b.block.num_steps) for b in of(events.BlockStarted, seen)] == [
         (4, 0),
         (4, 4),
@@ -212,11 +217,14 @@ def test_stopped_in_an_evaluation_it_resumes_with_it():
 
 
 def test_stop_from_another_thread_before_the_first_block():
-    loop = make(quality_target=NEVER)
-    loop.compile()
-    threading.Thread(target=loop.stop, args=("told to",)).start()
-    seen = list(loop.run())
-    assert seen[-1].reason == "told to" and seen[-1].step <= 4
+    programs, seen = make(quality_target=NEVER), Seen()
+    programs.compile()
+    loop = loop_of(programs, seen)
+    thread = threading.Thread(target=loop.stop, args=("told to",))
+    thread.start()
+    thread.join()
+    loop.run()
+    assert seen.events[-1].reason == "told to" and seen.events[-1].step == 0
 
 
 class ExplodesLater(toy.Task):
@@ -230,11 +238,11 @@ class ExplodesLater(toy.Task):
 def test_nan_in_a_later_block_names_its_step_even_when_the_run_is_told_to_stop():
     loop = make(ExplodesLater, quality_target=NEVER)
     loop.compile()
-    saved, seen = [], []
-    for event in loop.run(saved.append):
-        seen.append(event)
-        if isinstance(event, events.Trained) and event.block.index == 1:
-            loop.stop("SIGTERM")
+    saved = []
+    late = stops(
+        lambda event: isinstance(event, events.Progress) and event.block.index == 1 and event.step == 5
+    )
+    seen = run(loop, late, save=notes(saved))
     assert "loss is nan at step 5" in seen[-1].reason
     assert len(losses(seen)) == 5, "no step after it counts"
     assert saved == [4] and len(of(events.Evaluated, seen)) == 1
@@ -253,18 +261,19 @@ def test_input_that_fails_ends_the_run():
     loop.compile()
     seen = []
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
-        for event in loop.run():
-            seen.append(event)
+        run(loop, lambda event, _: seen.append(event))
     assert len(of(events.Evaluated, seen)) == 1
 
 
-def test_giving_up_iterating_stops_the_block():
+def test_an_error_of_a_listener_stops_the_steps():
+    def fail(event, _):
+        if isinstance(event, events.Progress) and event.step:
+            raise UserError("disk full")
+
     loop = make(toy.Slow, steps_per_block=5000, train_steps=5000, quality_target=NEVER)
     loop.compile()
-    with contextlib.closing(loop.run()) as run:
-        for event in run:
-            if isinstance(event, events.Progress) and event.step:
-                break
+    with pytest.raises(UserError, match="disk full"):
+        run(loop, fail)
     assert 0 < int(loop.state.step) < 60
 
 
@@ -274,7 +283,7 @@ def test_outputs_that_do_not_add_up_are_an_error():
             return super().eval_input(shard, batch_size).skip(4).repeat(5)
 
     with pytest.raises(UserError, match="^evaluation: .* examples seen"):
-        list(make(Wrong).run())
+        run(make(Wrong))
 
 
 class Worker(toy.Task):
@@ -300,9 +309,9 @@ class DyingWorker(Worker):
 
 def test_evaluation_in_a_worker_while_the_next_block_trains():
     """One test for all that needs worker processes: each takes seconds to start."""
-    loop = make(SlowWorker, quality_target=0.0, steps_per_block=4000, first_block_steps=4, train_steps=10000)
+    loop = make(SlowWorker, quality_target=0.0, steps_per_block=4000, eval_epochs=(0.001,), train_steps=10000)
     loop.compile()
-    seen = [e for e in loop.run() if not isinstance(e, events.Progress)]
+    seen = [e for e in run(loop) if not isinstance(e, events.Progress | events.DataChecked)]
     kinds = [type(e).__name__ for e in seen]
     block = ["BlockStarted", "Trained", "EvalRan", "BlockStopped"]
     # The result arrives while the second block trains; the block ends at its next step and is not reported as trained.
@@ -314,8 +323,8 @@ def test_evaluation_in_a_worker_while_the_next_block_trains():
 
     # The run waits for every evaluation before it gives up, and reports none twice.
     loop = make(Worker, quality_target=NEVER, train_epochs=2)
-    seen = list(loop.run())
+    seen = run(loop)
     assert [e.block.index for e in of(events.Evaluated, seen)] == [0, 1] and seen[-1].status == "aborted"
 
     with pytest.raises(UserError, match="its worker process died"):
-        list(make(DyingWorker, quality_target=NEVER).run())
+        run(make(DyingWorker, quality_target=NEVER))

@@ -11,10 +11,10 @@ import tensorflow as tf
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import events, guard
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
-from tests.common.train.loops import losses, of
+from tests.common.train.loops import losses, notes, of, run, stops
 from tests.common.train.test_guard import flip
 from tests.common.train.test_loop import NEVER, SlowEvaluation, SlowWorker, stop_when
 
@@ -23,7 +23,7 @@ NUMBER = 2
 
 def make(backend, task=toy.Task, **changes):
     config = toy.config(replicas=backend, num_replicas=NUMBER, **{"quality_target": NEVER, **changes})
-    return Loop(task(config), backends.make(config))
+    return Programs(task(config), backends.make(config))
 
 
 def outcome(loop, seen, saved=()):
@@ -44,20 +44,20 @@ def outcome(loop, seen, saved=()):
 
 def stop_on(backend, ranks):
     """SIGTERM reaches some processes, at different steps of a long block, the first of `ranks` before the others."""
-    loop, saved, seen = make(backend, toy.Slow, steps_per_block=500, train_steps=1000), [], []
-    rank = loop.replicas.process_index
-    for event in loop.run(saved.append):
-        seen.append(event)
+    programs, saved = make(backend, toy.Slow, steps_per_block=500, train_steps=1000), []
+    rank = programs.replicas.process_index
+
+    def each(event, loop):
         if isinstance(event, events.Progress) and event.step >= 3 + rank and rank in ranks:
             loop.stop("SIGTERM", 100.0 + ranks.index(rank))
-    return outcome(loop, seen, saved)
+
+    return outcome(programs, run(programs, each, save=notes(saved)), saved)
 
 
 def stop_before(backend):
-    loop = make(backend)
-    if not loop.replicas.main:
-        loop.stop("SIGINT")
-    return outcome(loop, list(loop.run()))
+    programs = make(backend)
+    stop = stops(lambda event: isinstance(event, events.RunStarted) and not programs.replicas.main, "SIGINT")
+    return outcome(programs, run(programs, stop))
 
 
 def stop_in_evaluation(backend):
@@ -69,20 +69,20 @@ def stop_in_evaluation(backend):
 def succeed(backend):
     loop = make(backend, quality_target=0.0)
     loop.compile()
-    return outcome(loop, list(loop.run()))
+    return outcome(loop, run(loop))
 
 
 def succeed_while_training(backend):
     """The first process' worker finishes the evaluation while the next block trains."""
-    changes = {"steps_per_block": 400, "first_block_steps": 4, "train_steps": 1000}
+    changes = {"steps_per_block": 400, "eval_epochs": (0.01,), "train_steps": 1000}
     loop = make(backend, SlowWorker, quality_target=0.0, **changes)
     loop.compile()
-    return outcome(loop, list(loop.run()))
+    return outcome(loop, run(loop))
 
 
 def wait_for_the_last_evaluation(backend):
     loop = make(backend, functools.partial(SlowWorker, evaluate_in_worker=True), train_epochs=1)
-    return outcome(loop, list(loop.run()))
+    return outcome(loop, run(loop))
 
 
 class ExplodesOnTheLast(toy.Task):
@@ -100,7 +100,7 @@ class ExplodesOnTheLast(toy.Task):
 
 def explode(backend):
     loop, saved = make(backend, ExplodesOnTheLast), []
-    return outcome(loop, list(loop.run(saved.append)), saved)
+    return outcome(loop, run(loop, save=notes(saved)), saved)
 
 
 def start_apart(backend):
@@ -112,7 +112,7 @@ def start_apart(backend):
             value = tf.convert_to_tensor(copy)
             copy.assign(value + tf.cast(change * rank, value.dtype))
         with pytest.raises(UserError) as caught:
-            list(loop.run())
+            run(loop)
         messages.append(str(caught.value))
     return messages
 
@@ -120,7 +120,7 @@ def start_apart(backend):
 def flip_a_bit(backend):
     """Flips a bit of a weight of the last process after 8 steps; returns what the guard says, and the exit status."""
     loop = make(backend, steps_per_block=20, train_steps=20)
-    loop.guard.steps, call = 8, loop.call
+    call = loop.call
 
     def faulty(*arguments):
         result = call(*arguments)
@@ -132,7 +132,7 @@ def flip_a_bit(backend):
     flipped = []
     loop.call = faulty
     with pytest.raises(UserError) as caught:
-        list(loop.run())
+        run(loop, guard_steps=8)
     return str(caught.value), caught.value.exit_code
 
 
@@ -150,7 +150,7 @@ def fail_on_one(backend):
     """Returns whether, and how soon, the survivor knows that its peer is lost; batch norm connects the two."""
     loop = make(backend, FailsOnTheLast, batch_norm_span=16)
     try:
-        list(loop.run())
+        run(loop)
     except BaseException as error:
         if loop.replicas.process_index == NUMBER - 1:
             raise
@@ -161,11 +161,14 @@ def fail_on_one(backend):
 def die(backend):
     """Kills the last process; returns whether the survivor knows."""
     loop = make(backend, toy.Slow, steps_per_block=500, train_steps=1000)
+    last = loop.replicas.process_index == NUMBER - 1
+
+    def each(event, _):
+        if last and isinstance(event, events.Progress) and event.step >= 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     try:
-        for event in loop.run():
-            last = loop.replicas.process_index == NUMBER - 1
-            if last and isinstance(event, events.Progress) and event.step >= 3:
-                os.kill(os.getpid(), signal.SIGKILL)
+        run(loop, each)
     except BaseException as error:
         return loop.replicas.peer_lost(error), str(error)
     return None
@@ -234,8 +237,8 @@ def test_a_loss_that_is_not_a_number_on_one_process_ends_all_which_name_its_caus
 
 def test_processes_that_start_from_different_states_are_reported(ran):
     weights, steps = same([dict(enumerate(m)) for m in ran["start apart"]]).values()
-    assert "start from different weights at step 0" in weights
-    assert "start from different steps, 0 to 4" in steps and "--checkpoint_dir" in steps
+    assert weights.startswith("the weights' digest differs: rank 0 has ")
+    assert steps.startswith("the first step differs: rank 0 has 0, rank ") and "--checkpoint_dir" in steps
 
 
 def test_the_rank_and_the_variable_of_a_flipped_bit_are_named(ran):

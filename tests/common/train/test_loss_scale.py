@@ -12,9 +12,9 @@ from common.distributed import replicas as backends
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.train import events, loss_scale
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.train import toy
-from tests.common.train.loops import losses, make, of
+from tests.common.train.loops import losses, make, of, run
 from tests.common.train.loops import weights_and_slots as values
 from timetotrain.run.mllog import RunLog
 
@@ -25,7 +25,7 @@ ADAM = Adam(base_learning_rate=0.01, epsilon=1e-8)
 
 
 def trained(loop):
-    seen = of(events.Trained, loop.run())
+    seen = of(events.Trained, run(loop))
     return np.array(losses(seen)), seen
 
 
@@ -70,13 +70,13 @@ def test_updates_that_overflow_lose_nothing(optimizer):
     data = iter(skipping.task.train_input(backends.base.Shard(), 16, 0))
     batches = [next(data) for _ in range(12)]
     for first, batch in enumerate(batches):
-        skipping._block._train_step(batch, tf.constant(first, tf.int64))
+        skipping.block._train_step(batch, tf.constant(first, tf.int64))
         if skipping.state.loss_scale.report()["skipped_updates"] == first:
             break  # The first update that was made.
         assert all(np.array_equal(a, b) for a, b in zip(values(skipping), start, strict=True))
     assert 0 < first < len(batches) - 1
     beginning = make(optimizer=optimizer, precision="fp16", loss_scale=2.0 ** (24 - first))
-    beginning._block._train_step(batches[first], tf.constant(0, tf.int64))
+    beginning.block._train_step(batches[first], tf.constant(0, tf.int64))
     for mine, other in zip(values(skipping), values(beginning), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-8)
 
@@ -101,7 +101,7 @@ class NoGradient(toy.Task):
 
 def test_a_run_whose_every_gradient_overflows_ends_with_the_reason():
     loop = make(NoGradient, loss_scale=4.0, **DYNAMIC)
-    last = list(loop.run())[-1]
+    last = run(loop)[-1]
     assert last.status == "aborted" and "gradients are not finite at a loss scale of 1" in last.reason
     assert last.step == 4  # After the first block.
 
@@ -109,8 +109,7 @@ def test_a_run_whose_every_gradient_overflows_ends_with_the_reason():
 def test_the_log_says_the_scale_after_each_block(tmp_path):
     config = toy.config(**OVERFLOWS, train_epochs=1, quality_target=2.0)
     log = RunLog(tmp_path / "log", config)
-    for event in Loop(toy.Task(config), backends.make(config)).run():
-        log.record(event)
+    run(Programs(toy.Task(config), backends.make(config)), lambda event, _: log.record(event))
     log.publish()
     text = (tmp_path / "log").read_text()
     assert '"key": "loss_scale"' in text and '"key": "skipped_updates"' in text

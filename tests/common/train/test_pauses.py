@@ -12,33 +12,32 @@ from common.config.optimizer import Lars
 from common.distributed import replicas as backends
 from common.errors import PeerLostError, UserError
 from common.train import checkpoint, checkpoint_file, events, timing
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.benchmarks import wait_for
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
-from tests.common.train.loops import bits, losses
+from tests.common.train.loops import bits, losses, run, saves, stops
 
 NEVER = 2.0
 
 
-def make(replicas: str = "single", task: type = toy.Task, number: int = 1, **changes) -> Loop:
+def make(replicas: str = "single", task: type = toy.Task, number: int = 1, **changes) -> Programs:
     processes.require(replicas)
     config = toy.config(replicas=replicas, num_replicas=number, quality_target=NEVER, **changes)
-    return Loop(task(config), backends.make(config))
+    return Programs(task(config), backends.make(config))
 
 
 @pytest.mark.parametrize(
     "replicas, fields",
-    [("single", {}), ("pjrt", {}), ("pjrt", {"steps_per_execution": 3}), ("mirrored", {"number": 2})],
+    [("single", {}), ("pjrt", {}), ("mirrored", {"number": 2})],
 )
 def test_checkpoints_within_a_block_change_nothing(tmp_path, replicas, fields):
     """Losses, evaluations and variables equal those of a run without them, and so does a run from one of them."""
     changes = {"steps_per_block": 20, "train_steps": 40, "batch_norm_span": 8, **fields}
     changes |= {"optimizer": Lars(base_learning_rate=1.0, weight_decay=1e-3)}
     whole, cut = (make(replicas, toy.Slow, **changes) for _ in range(2))
-    expected = list(whole.run())
-    cut.save_seconds = 0.15
-    seen = list(cut.run(lambda _: checkpoint.save(cut, tmp_path, 100)))
+    expected = run(whole)
+    seen = run(cut, save=saves(tmp_path, 100), seconds=0.15)
     assert losses(seen) == losses(expected) and values(seen) == values(expected)
     assert bits(cut) == bits(whole)
     steps = [checkpoint_file.step_of(path) for path in checkpoint_file.checkpoints(tmp_path)]
@@ -49,8 +48,8 @@ def test_checkpoints_within_a_block_change_nothing(tmp_path, replicas, fields):
     for path in checkpoint_file.checkpoints(tmp_path):
         if checkpoint_file.step_of(path) > within[0]:
             path.unlink()
-    assert checkpoint.restore_latest(resumed, tmp_path) == within[0]
-    again = list(resumed.run())
+    assert checkpoint.restore_latest(resumed, tmp_path).step == within[0]
+    again = run(resumed)
     assert losses(again) == losses(expected)[within[0] :]
     if fields.get("number", 1) == 1:
         assert bits(resumed) == bits(whole)
@@ -78,20 +77,18 @@ def test_a_stop_saves_while_earlier_evaluations_run_and_the_resumed_run_has_thei
     InWorker.folder = tmp_path
     changes = {"steps_per_block": 4, "train_steps": 16}
     first, saved = make(task=InWorker, **changes), tmp_path / "saved"
-    seen = []
-    for event in first.run(lambda _: checkpoint.save(first, saved)):
-        seen.append(event)
-        if isinstance(event, events.BlockStarted) and event.block.index == 3:
-            first.stop("SIGTERM")
+    third = stops(lambda e: isinstance(e, events.BlockStarted) and e.block.index == 3)
+    seen = run(first, third, save=saves(saved))
     assert seen[-1].reason == "SIGTERM" and values(seen) == []
     step = checkpoint_file.step_of(checkpoint_file.checkpoints(saved)[-1])
     assert step == seen[-1].step == 12
 
     (tmp_path / "go").touch()
     resumed, whole = (make(task=InWorker, **changes) for _ in range(2))
-    assert checkpoint.restore_latest(resumed, saved) == step
-    seen = list(resumed.run())
-    assert sorted(values(seen)) == sorted(values(list(whole.run())))
+    restored = checkpoint.restore_latest(resumed, saved)
+    assert restored.step == step
+    seen = run(resumed, pending=restored.pending)
+    assert sorted(values(seen)) == sorted(values(run(whole)))
     assert [end for end, _ in values(seen)] == [4, 8, 12, 16]
     assert bits(resumed) == bits(whole)
 
@@ -113,11 +110,11 @@ def test_a_checkpoint_is_written_from_a_copy_while_training_goes_on(tmp_path, sl
     loop, other = make(train_epochs=1), make(train_epochs=1)
     saver, before = checkpoint.Saver(tmp_path), bits(loop)
     saver.save(loop)
-    list(loop.run())  # Does not wait for the disk.
+    run(loop)  # Does not wait for the disk.
     assert bits(loop) != before and not checkpoint_file.checkpoints(tmp_path)
     slow_disk.set()
     saver.finish(loop.replicas)
-    assert checkpoint.restore_latest(other, tmp_path) == 0 and bits(other) == before
+    assert checkpoint.restore_latest(other, tmp_path).step == 0 and bits(other) == before
 
 
 @pytest.mark.parametrize("main", [True, False])
@@ -150,7 +147,7 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path):
     place = data.index(b"weights/") + 200  # A bit of the first weight.
     data[place] ^= 1
     path.write_bytes(data)
-    assert checkpoint.restore_latest(loop, tmp_path, told.append) == 3
+    assert checkpoint.restore_latest(loop, tmp_path, told.append).step == 3
     assert len(told) == 1 and f"{path} is damaged" in told[0]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_00000003.npz", f"{path.name}.damaged"]
 
@@ -173,10 +170,10 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path, changed, message):
     loop.task.data_dir = folder
     checkpoint.save(loop, tmp_path / "saved")
     (folder / "records.json").write_text("a note that a run adds")
-    assert checkpoint.restore_latest(loop, tmp_path / "saved") == 0
+    assert checkpoint.restore_latest(loop, tmp_path / "saved").step == 0
     (folder / changed).write_bytes(b"1" * 11)
     if not message:
-        assert checkpoint.restore_latest(loop, tmp_path / "saved") == 0
+        assert checkpoint.restore_latest(loop, tmp_path / "saved").step == 0
         return
     with pytest.raises(UserError, match=f"trained on other data than --data_dir=.*: {message}"):
         checkpoint.restore_latest(loop, tmp_path / "saved")
@@ -186,11 +183,15 @@ def test_a_step_of_the_wall_clock_moves_no_time(monkeypatch):
     clock, shift = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: clock() + shift[0])
     times = []
-    for event in make(train_epochs=3).run():
+
+    def each(event, _):
         if isinstance(event, events.BlockStopped):
             shift[0] -= 60.0
-        if not isinstance(event, events.Progress | events.EvalRan):  # Progress is told after the step.
-            times += event.times if isinstance(event, events.Trained) else [event.time]
+        # Progress is told after the step.
+        if not isinstance(event, events.Progress | events.EvalRan | events.DataChecked):
+            times.extend(event.times if isinstance(event, events.Trained) else [event.time])
+
+    run(make(train_epochs=3), each)
     assert times == sorted(times) and times[-1] - times[0] < 60
     assert -181 < timing.jump() < -179
 

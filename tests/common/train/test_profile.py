@@ -7,12 +7,11 @@ import pytest
 from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import events
-from common.train.loop import Loop
 from common.train.profile import MARK, Profile, Span
-from common.train.trace import shares
+from common.train.programs import Programs
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
-from tests.common.train.loops import losses
+from tests.common.train.loops import losses, run, stops
 
 
 def trace(folder):
@@ -21,23 +20,28 @@ def trace(folder):
     return path.read_bytes().decode("latin-1")
 
 
-def loop_of(folder=None, span=None, **changes):
-    config = toy.config(quality_target=2.0, train_epochs=3, **changes)  # Blocks of four steps.
-    loop = Loop(toy.Task(config), backends.make(config))
-    loop.profile = span and Profile(Span(*span), folder)
-    return loop
+def programs_of(**changes):
+    config = toy.config(quality_target=2.0, train_epochs=3, **changes)  # Intervals of four steps.
+    return Programs(toy.Task(config), backends.make(config))
+
+
+def nothing(*_):
+    pass
 
 
 @pytest.mark.parametrize(
-    "span, done, steps, parts",
+    "span, step, pauses",
     [
-        ((3, 5), 0, 8, [2, 3, 3]), ((1, 8), 0, 8, [8, 0]), ((1, 2), 0, 8, [2, 6]), ((7, 8), 0, 8, [6, 2, 0]),
-        ((7, 9), 0, 8, [6, 2, 0]), ((7, 9), 8, 8, [1, 7]), ((5, 30), 8, 8, [8, 0]), ((9, 10), 0, 8, [8]),
-        ((1, 2), 8, 8, [8]), ((1, 2), 0, 0, [0]),
+        ((3, 5), 0, [2, 5]), ((1, 8), 0, [8]), ((1, 2), 0, [2]), ((7, 8), 0, [6, 8]), ((7, 9), 0, [6, 8]),
+        ((7, 9), 8, [9]), ((5, 30), 8, [16]), ((9, 10), 0, []), ((1, 2), 8, []),
     ],
 )  # fmt: skip
-def test_blocks_are_cut_where_recorded_steps_begin_and_end(span, done, steps, parts):
-    assert Profile(Span(*span), None).parts(done, steps) == parts
+def test_calls_end_where_recorded_steps_begin_and_end(span, step, pauses):
+    """A pause at the interval's end, 8 or 16, leaves the evaluation out of the trace."""
+    profile, end, found = Profile(Span(*span), None), step + 8, []
+    while step < end and (step := profile.next_pause(step, end)) is not None:
+        found.append(step)
+    assert found == pauses
 
 
 @pytest.mark.parametrize(
@@ -67,33 +71,26 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
 @pytest.mark.parametrize("span", [(2, 3), (3, 6)])
 def test_a_recorded_run_computes_the_same_and_leaves_a_trace(tmp_path, span):
     """Within a block, and over two blocks with an evaluation between them."""
-    loop = loop_of(tmp_path / "trace", span)
-    assert losses(loop.run()) == losses(loop_of().run())
-    assert loop.profile.steps == span[1] - span[0] + 1
+    profile = Profile(Span(*span), tmp_path / "trace")
+    assert losses(run(programs_of(), nothing, profile)) == losses(run(programs_of()))
+    assert profile.steps == span[1] - span[0] + 1
     assert MARK in trace(tmp_path / "trace")
-    parts = shares(tmp_path / "trace")
-    assert sum(parts.values()) == pytest.approx(1) and all(0 <= part <= 1 for part in parts.values())
-    assert parts["compute"] > 0 and not parts["exchange"]
 
 
 def test_a_run_that_ends_early_leaves_what_was_recorded(tmp_path):
-    loop = loop_of(tmp_path, (2, 9))
-    for event in loop.run():
-        if isinstance(event, events.Trained):
-            loop.stop("test")
-    loop.profile.close()
-    assert loop.profile.steps == 3 and MARK in trace(tmp_path)
+    profile = Profile(Span(2, 9), tmp_path)
+    run(programs_of(), stops(lambda e: isinstance(e, events.Trained)), profile)
+    assert profile.steps == 3 and MARK in trace(tmp_path)
 
 
 def recorded(folder, backend):
     """(recorded steps, trace) of a process; the first one records."""
-    loop = loop_of(replicas=backend, num_replicas=2)
-    plain = losses(loop.run())
-    loop = loop_of(replicas=backend, num_replicas=2)
-    main = loop.replicas.main
-    loop.profile = Profile(Span(3, 4), folder if main else None)
-    assert losses(loop.run()) == plain
-    return loop.profile.steps, trace(folder) if main else None
+    plain = losses(run(programs_of(replicas=backend, num_replicas=2)))
+    programs = programs_of(replicas=backend, num_replicas=2)
+    main = programs.replicas.main
+    profile = Profile(Span(3, 4), folder if main else None)
+    assert losses(run(programs, nothing, profile)) == plain
+    return profile.steps, trace(folder) if main else None
 
 
 @pytest.mark.parametrize("backend", ["horovod", "multiworker"])

@@ -10,13 +10,12 @@ import tensorflow as tf
 from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.errors import UserError
-from common.train import trace
 from common.train.gradients import divided
-from common.train.loop import Loop
+from common.train.programs import Programs
 from common.train.segments import Cut
 from mnist import presets, task
 from tests.common.distributed.replicas import processes
-from tests.common.train import toy
+from tests.common.train import toy, trace
 
 WIDTH = 5
 
@@ -139,7 +138,7 @@ def recorded(folder, segments):
         replicas="horovod", num_replicas=2, compile="on",
         communication=Communication(segments=segments, bucket_bytes=2**16),
     )  # fmt: skip
-    loop = Loop(task.Task(config, None), backends.make(config))
+    loop = Programs(task.Task(config, None), backends.make(config))
     loop.compile()
     main = loop.replicas.main
     if main:

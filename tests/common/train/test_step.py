@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from common.config.optimizer import Adam, Sgd
-from common.config.schema import Schedule
+from common.config.schedule import Constant
 from common.distributed import replicas as backends
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.train import toy
+from tests.common.train.loops import run
 
 RATE = 0.125
 SGD = Sgd(base_learning_rate=RATE, momentum=0.0, weight_decay=0.0)
@@ -28,20 +29,20 @@ def moves(count: int = 1, task: type[toy.Task] = toy.Task, **changes) -> list[np
     fields = {
         "precision": "fp64", "replicas": "single", "quality_target": 2.0, "optimizer": SGD,
         "num_train_examples": 16, "train_epochs": count,
-        "schedule": Schedule(kind="constant", warmup_epochs=0),
+        "schedule": Constant(warmup_epochs=0),
     }  # fmt: skip
     config = toy.config(**fields | changes)
-    loop = Loop(task(config), backends.make(config))
+    loop = Programs(task(config), backends.make(config))
     local = loop.replicas.local_results
     weights = loop.state.model.trainable_variables
     before = [local(w)[0].numpy() for w in weights]
-    list(loop.run())
+    run(loop)
     return [local(w)[0].numpy() - b for w, b in zip(weights, before, strict=True)]
 
 
 def test_the_first_update_takes_the_rate_at_0() -> None:
     """A linear warmup begins at 0: its first update moves nothing, its second moves every weight."""
-    warm = Schedule(kind="constant", warmup_steps=4, warmup_epochs=0)
+    warm = Constant(warmup_steps=4, warmup_epochs=0)
     assert not any(move.any() for move in moves(1, schedule=warm))
     assert all(move.any() for move in moves(2, schedule=warm))
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.optimizer import Sgd
-from common.config.schema import RunConfig, Schedule
+from common.config.schedule import Constant
+from common.config.schema import RunConfig
 from common.distributed.replicas.base import Replicas, Shard
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import Precision
@@ -30,7 +31,7 @@ def config(**changes) -> Config:
         benchmark="resnet", model="toy", system="toy", division="open", smoke_run=True, precision="fp32",
         global_batch_size=16, num_train_examples=64, num_eval_examples=37, eval_batch_size=8, train_epochs=5,
         quality_target=0.95, optimizer=Sgd(base_learning_rate=0.1, weight_decay=1e-4),
-        schedule=Schedule(kind="constant", warmup_epochs=0),
+        schedule=Constant(warmup_epochs=0),
     )  # fmt: skip
     return dataclasses.replace(base, **changes)
 
