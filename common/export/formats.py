@@ -30,7 +30,8 @@ from common.train.checkpoint_file import ABOUT
 
 EXTRA = "assets.extra"  # TensorFlow's folder for files that travel with a SavedModel; it does not read them.
 WEIGHTS = "weights"
-LENGTH = "serving_length"  # Maximum tokens of a sentence that a translation takes.
+LENGTH = "serving_length"  # Maximum tokens that a text network takes at once.
+WITH_CODEC = ("translation", "continuation")  # Networks whose text becomes tokens on the host.
 OPSET = 18
 
 
@@ -68,7 +69,7 @@ def saved_model(trained: Trained, folder: pathlib.Path) -> None:
     tf.saved_model.save(module, os.fspath(folder), {"serving_default": signature})
     extra = folder / EXTRA
     about = {**trained.about(), WEIGHTS: list(trained.weights())}
-    if serving.kind == "translation":
+    if serving.kind in WITH_CODEC:
         about[LENGTH] = trained.config.serving_length
     write_atomically(extra / ABOUT, json.dumps(about, indent=1, ensure_ascii=False).encode())
     for name, content in trained.assets.items():
@@ -117,7 +118,7 @@ def onnx(trained: Trained, folder: pathlib.Path) -> None:
     library = _library("tf2onnx", "onnx")
     serving = trained.serving
     # A classifier takes any number of inputs at once; the other networks have results of one size for one input.
-    free = serving.kind in ("classes", "words")
+    free = serving.kind in ("classes", "words", "continuation")
     specs = [
         tf.TensorSpec([None, *s.shape[1:]] if free else s.shape, s.dtype, name)
         for name, s in serving.core.items()

@@ -15,18 +15,21 @@ import tensorflow as tf
 from common.data import folder_conversion, pictures, text_files
 from common.errors import UserError, one_line
 from common.export import saved_graph, trained
-from common.export.formats import ABOUT, EXTRA, LENGTH
+from common.export.continuation import GREEDY, Sampling, continued
+from common.export.formats import ABOUT, EXTRA, LENGTH, WITH_CODEC
 from common.export.trained import STRANGER, Trust
 from common.train.serving import Codec, Reading
 from common.untrusted import parsed, read_plain
 
 LEAST_SCORE = 0.3  # Minimum score of reported detections.
-KINDS = ("classes", "objects", "video", "translation", "words")
+KINDS = ("classes", "objects", "video", "translation", "words", "continuation")
+_TEXTS = ("translation", "words", "continuation")
+_UNITS = {"video": "frames", "translation": "sentences", "words": "texts", "continuation": "tokens"}
 # Maximum bytes of a file that travels with a SavedModel; WMT's vocabularies have under a million.
 _MOST_ASSET = 1 << 28
 _MOST_SIDE = 1 << 13  # Pixels of a video's short side.
 _MOST_NAME = 200  # Maximum characters of a class name in an answer.
-_EXPORT_AGAIN = "it is no SavedModel of `timetotrain export`; export it again"
+_EXPORT_AGAIN = "it is not a SavedModel of `timetotrain export`; export it again"
 
 
 @dataclasses.dataclass
@@ -86,7 +89,7 @@ class Network:
         if not self.seconds:
             return ""
         times, counts = zip(*self.seconds)
-        unit = {"video": "frames", "translation": "sentences", "words": "texts"}.get(self.kind, "pictures")
+        unit = _UNITS.get(self.kind, "pictures")
         median = sorted(times)[len(times) // 2]
         return (
             f"latency  {1000 * median:.1f} ms a call of {max(counts)} {unit} (median of {len(times)} calls); "
@@ -101,7 +104,7 @@ def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
     """
     path = pathlib.Path(path)
     if not (path / "saved_model.pb").is_file():
-        return of(trained.load(path, trust=trust))
+        return from_checkpoint(trained.load(path, trust=trust))
     with one_line(f"{path}", _EXPORT_AGAIN):
         about = _about(path)
         saved_graph.check(path)
@@ -109,11 +112,11 @@ def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
         signature = module.signatures["serving_default"]
         name = next(iter(signature.structured_input_signature[1]))
     codec = None
-    if about["kind"] == "translation":
+    if about["kind"] in WITH_CODEC:
         _, config = trained.described(about["benchmark"], about["config"], path, trust)
         codec = trained.codec(about["benchmark"], config, _assets(path), path)
         # An export of an earlier version takes the evaluation's length.
-        length = about.get(LENGTH, config.decode.source_length)
+        length = about.get(LENGTH) or (config.decode.source_length if about["kind"] == "translation" else 0)
         if not isinstance(length, int) or not 1 <= length <= codec.length:
             raise UserError(f"{path}: {EXTRA}/{ABOUT} has {LENGTH}={str(length)[:40]}; {_EXPORT_AGAIN}")
         codec = dataclasses.replace(codec, length=length)
@@ -157,37 +160,44 @@ def _assets(path: pathlib.Path) -> dict[str, bytes]:
         raise UserError(f"{path}: an asset cannot be read ({error}); {_EXPORT_AGAIN}") from error
 
 
-def of(checkpoint: trained.Trained) -> Network:
+def from_checkpoint(checkpoint: trained.Trained) -> Network:
     """Returns a network with a checkpoint's weights."""
     serving = checkpoint.serving
     function = tf.function(serving.function, input_signature=list(serving.inputs.values()), autograph=False)
     codec = None
-    if serving.kind == "translation":
+    if serving.kind in WITH_CODEC:
         codec = trained.codec(checkpoint.benchmark, checkpoint.config, checkpoint.assets, checkpoint.path)
     call, path = lambda values: function(tf.constant(values)), os.fspath(checkpoint.path)
     return Network(serving.kind, call, checkpoint.labels, codec, path, serving.reading)
 
 
-def ask(network: Network, files: Sequence[str], batch: int = 8, score: float = LEAST_SCORE) -> Iterator[dict]:
+def ask(
+    network: Network,
+    files: Sequence[str],
+    batch: int = 8,
+    score: float = LEAST_SCORE,
+    sampling: Sampling = GREEDY,
+) -> Iterator[dict]:
     """Yields an answer for each file in order, or for each line of a text file.
 
     An answer has "file". Depending on the network's kind, it also has "classes" [{name, score}], "objects" [{name,
-    score, box, mask}], "times" [{from, to, name, score}] for a video, or "text" and "translation" or "next". A picture,
-    a video or a line of text that cannot be answered has "error", a line, instead.
+    score, box, mask}], "times" [{from, to, name, score}] for a video, or "text" and "translation", "next" or
+    "continuation". A picture, a video or a line of text that cannot be answered has "error", a line, instead.
 
     Args:
       network: from `load` or `of`.
       files: file names; for a text network, "-" is standard input.
       batch: examples per call.
       score: minimum score of an object.
+      sampling: how a text goes on.
 
     Raises UserError: the network cannot answer, or a text is missing or no text.
     """
     with one_line(f"{network.path}: its answer cannot be read", "get a sound copy of the model"):
         if network.kind == "video":
             yield from _videos(network, files)
-        elif network.kind in ("translation", "words"):
-            yield from _texts(network, files, batch)
+        elif network.kind in _TEXTS:
+            yield from _texts(network, files, batch, sampling)
         else:
             yield from _pictures(network, files, batch, score)
 
@@ -197,7 +207,7 @@ def files_in(network: Network, names: Sequence[str]) -> tuple[list[str], list[st
 
     A folder among `names` stands for the visible pictures or videos in it, at any depth.
     """
-    if network.kind in ("translation", "words"):
+    if network.kind in _TEXTS:
         return list(names), []
     paths: list[str] = []
     others: list[str] = []
@@ -272,13 +282,16 @@ def _objects(one: Mapping[str, np.ndarray], least: float) -> dict[str, Any]:
     return {"objects": objects}
 
 
-def _texts(network: Network, files: Sequence[str], batch: int) -> Iterator[dict]:
+def _texts(network: Network, files: Sequence[str], batch: int, sampling: Sampling) -> Iterator[dict]:
     """Yields an answer for each line that is not empty; a line that cannot be answered has "error"."""
     lines = [{"file": name, **found} for name in files for found in _lines(name)]
     for start in range(0, len(lines), batch):
         part = lines[start : start + batch]
         sound = [line for line in part if "error" not in line]
-        results = (_translated if network.codec else _followed)(network, sound)
+        if network.kind == "continuation":
+            results = continued(network, network.codec, [line["text"] for line in sound], sampling)
+        else:
+            results = (_translated if network.codec else _followed)(network, sound)
         for line, result in zip(sound, results, strict=True):
             line.update(result)
         yield from part

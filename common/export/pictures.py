@@ -15,27 +15,27 @@ from common.config.data_description import BACKGROUND
 from common.data import pictures as reader
 from common.errors import UserError
 
-# Colours for classes, in the order of the labels: Okabe and Ito's, which colour-blind people can distinguish.
-COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
+# Colors for classes, in the order of the labels: Okabe and Ito's, which color-blind people can distinguish.
+COLORS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 LEAST_SIDE = 480  # Pixels; smaller pictures are enlarged so that text is readable.
 MOST_HIDDEN = 0.25  # Fraction of an object that another's label may cover; in a crowd, labels are omitted.
 
 
 def palette(labels: Sequence[str]) -> dict[str, str]:
-    """Returns {class: colour} of a network's classes, the same in every picture."""
+    """Returns {class: color} of a network's classes, the same in every picture."""
     names = [name for name in labels if name != BACKGROUND]
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    return {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}
 
 
 def draw(
-    answer: Mapping[str, Any], folder: str | os.PathLike, colours: Mapping[str, str] | None = None
+    answer: Mapping[str, Any], folder: str | os.PathLike, colors: Mapping[str, str] | None = None
 ) -> pathlib.Path:
     """Writes an answer's picture with labels, boxes and masks to `folder` as PNG; returns its path.
 
     Args:
       answer: from `inference.ask`.
       folder: created if it does not exist.
-      colours: from `palette`; other classes get colours in order of appearance.
+      colors: from `palette`; other classes get colors in order of appearance.
 
     Raises UserError: the file cannot be read as a picture, or the folder cannot be written.
     """
@@ -46,7 +46,7 @@ def draw(
         path, number = pathlib.Path(folder, f"{source.stem}-{number}.png"), number + 1
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _drawn(reader.shown(source), answer, colours or {}).save(path)
+        _drawn(reader.shown(source), answer, colors or {}).save(path)
     except (OSError, reader.BadPictureError) as error:
         fix = "name a picture and a folder to write"
         raise UserError(f"{path}: cannot draw {source}: {error}; {fix}") from error
@@ -73,15 +73,15 @@ def _drawn(picture: Image.Image, answer: Mapping[str, Any], given: Mapping[str, 
     if "classes" in answer:
         return _with_strip(picture, answer["classes"], font)
     names = sorted({one["name"] for one in answer["objects"]})
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)} | dict(given)
+    colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)} | dict(given)
     objects = list(reversed(answer["objects"]))  # The best object is drawn last, over the others.
     for one in objects:
         if "mask" in one:
-            picture = _with_mask(picture, one, scale, colours[one["name"]])
+            picture = _with_mask(picture, one, scale, colors[one["name"]])
     pen = ImageDraw.Draw(picture)
     for one in objects:
         top, left, bottom, right = (value * scale for value in one["box"])
-        pen.rectangle((left, top, right, bottom), outline=colours[one["name"]], width=max(2, font.size // 7))
+        pen.rectangle((left, top, right, bottom), outline=colors[one["name"]], width=max(2, font.size // 7))
     boxes = [[value * scale for value in one["box"]] for one in answer["objects"]]
     taken: list[tuple[float, ...]] = []
     for number, one in enumerate(answer["objects"]):
@@ -90,7 +90,7 @@ def _drawn(picture: Image.Image, answer: Mapping[str, Any], given: Mapping[str, 
         if not _hides(tag.place, taken, others):
             taken.append(tag.place)
             top, left, bottom, right = tag.place
-            pen.rectangle((left, top, right, bottom), fill=colours[one["name"]])
+            pen.rectangle((left, top, right, bottom), fill=colors[one["name"]])
             pen.text(tag.begin, tag.text, fill="black", font=font)
     return picture
 
@@ -128,13 +128,13 @@ def _shared(one: Sequence[float], other: Sequence[float]) -> float:
     return max(height, 0.0) * max(width, 0.0)
 
 
-def _with_mask(picture: Image.Image, detection: Mapping[str, Any], scale: float, colour: str) -> Image.Image:
+def _with_mask(picture: Image.Image, detection: Mapping[str, Any], scale: float, color: str) -> Image.Image:
     from common.detection import masks
 
     box = np.array([detection["box"]]) * scale
     inside = masks.paste(detection["mask"][None], box, picture.height, picture.width)[..., 0]
     alpha = Image.fromarray((inside * 110).astype(np.uint8))
-    return Image.composite(Image.new("RGB", picture.size, colour), picture, alpha)
+    return Image.composite(Image.new("RGB", picture.size, color), picture, alpha)
 
 
 def _with_strip(picture: Image.Image, classes: Any, font: Any) -> Image.Image:
@@ -144,6 +144,6 @@ def _with_strip(picture: Image.Image, classes: Any, font: Any) -> Image.Image:
     pen = ImageDraw.Draw(strip)
     for i, found in enumerate(classes):
         y = picture.height + 3 + i * row
-        pen.rectangle((0, y, wide * found["score"], y + row - 3), fill=COLOURS[1])
+        pen.rectangle((0, y, wide * found["score"], y + row - 3), fill=COLORS[1])
         pen.text((6, y + 1), f"{found['name']}  {found['score']:.3f}", fill="black", font=font)
     return strip

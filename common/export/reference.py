@@ -127,7 +127,7 @@ def prepared(num_replicas: int, kind: str, say: Callable[[str], None]) -> Mirror
         return None
 
 
-def of(steps: Steps, kind: str, replicas: Mirrored | None) -> Alone | OfSeveral | None:
+def make(steps: Steps, kind: str, replicas: Mirrored | None) -> Alone | OfSeveral | None:
     """Returns the reference of `kind`, or None; `replicas` comes from `prepared`."""
     if kind == "none":
         return None

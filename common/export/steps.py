@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ import tf_keras
 from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.config.validation import LARGEST_SEED
+from common.distributed import blank
 from common.distributed.replicas.xla import Xla
 from common.errors import UserError
 from common.export import rules
@@ -31,19 +33,9 @@ SHARES = 8
 
 
 def to_export(config: RunConfig) -> RunConfig:
-    """Returns the exported replica's configuration: one of the run's replicas, or a single one for backend `single`.
-
-    Raises:
-      UserError: gradients are summed within hosts, but the configuration does not say how many replicas a host has.
-    """
+    """Returns the exported replica's configuration: one of the run's replicas, or one alone for backend `single`."""
     if config.replicas == "single" or config.num_replicas == 1:
         return config.single_replica()
-    sums = config.communication
-    if sums.algorithm == "hierarchical" and not sums.group_size and config.replicas != "mirrored":
-        raise UserError(
-            "--export: config.communication.algorithm=hierarchical sums within hosts, and an export knows none; set "
-            "--config.communication.group_size to the replicas of a host"
-        )
     return dataclasses.replace(config, compile="on")
 
 
@@ -100,7 +92,8 @@ class Steps:
         self.task, self.clock = task, Clock.of(config)
         self.replicas = Xla(task.config.num_replicas)
         self.replicas.platform = platform
-        self._state = state = State(task, self.replicas, policy)
+        with contextlib.nullcontext() if values else blank.scope():
+            self._state = state = State(task, self.replicas, policy)
         train_step = make_train_step(task, state, self.clock)
 
         def train(batch: Any) -> tf.Tensor:

@@ -198,9 +198,9 @@ def alone(config: RunConfig) -> RunConfig:
 def codec(benchmark: str, config: RunConfig, assets: dict[str, bytes], where: str | os.PathLike) -> Codec:
     """Returns a text network's codec from its assets; `where` names their source in errors.
 
-    Raises UserError: there are no assets, or an asset's name is not a plain file name.
+    Raises UserError: there are no assets although the text is not bytes, or an asset's name is not a plain file name.
     """
-    if not assets:
+    if not assets and not getattr(config, "reads_bytes", False):
         raise UserError(f"{where}: holds no vocabulary; save the checkpoint again with this version")
     for name in assets:
         checkpoint_file.check_asset(where, name)

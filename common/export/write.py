@@ -25,7 +25,7 @@ from common.errors import UserError
 from common.export import cost, reference
 from common.export.steps import Argument, Steps, batch_of
 from common.files import whole
-from common.train.describe import forward_macs
+from common.train.multiply_adds import forward_macs
 
 FORMAT = 2
 # Work outside the exported steps, done by the host or by the loop around the steps.
@@ -97,7 +97,7 @@ def _write(
     steps = Steps(task, config, values, platform)
     stored = {name: a.stored for name, a in steps.state.items() if a.stored is not None}
     manifest = _about(task, config, steps)
-    computed = reference.of(steps, kind, backend)
+    computed = reference.make(steps, kind, backend)
     for step in ("train", "eval"):
         if chosen.partition("-")[0] not in ("both", step):
             continue
@@ -166,7 +166,7 @@ def _writing(folder: str) -> Iterator[None]:
 def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
     alone, flops = task.config, None
     with contextlib.suppress(UserError):  # A network with unknown sizes.
-        flops = 2 * forward_macs(steps.model)
+        flops = 2 * forward_macs(steps.model, task.batch_shapes)
     return {
         "format": FORMAT,
         "benchmark": config.benchmark,

@@ -9,7 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.optimizer import Sgd
-from common.config.schema import RunConfig, Schedule
+from common.config.schedule import Constant
+from common.config.schema import RunConfig
 from common.distributed.graph_partition import branches
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial.partition import Spatial
@@ -35,7 +36,7 @@ def config(num_replicas: int, **changes: Any) -> Config:
         replicas="mirrored", num_replicas=num_replicas, global_batch_size=2 * groups,
         eval_batch_size=2 * groups, num_train_examples=64, num_eval_examples=16, train_epochs=4,
         optimizer=Sgd(base_learning_rate=0.1, weight_decay=1e-4),
-        schedule=Schedule(kind="constant", warmup_epochs=0),
+        schedule=Constant(warmup_epochs=0),
     )  # fmt: skip
     made = dataclasses.replace(base, **changes)
     made.validate()

@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 from common.distributed import pjrt_program
-from lab.bench.programs.replayed import Replay
+from lab.bench.harness.replayed import Replay
 
 
 def run(folder: pathlib.Path, manifest: dict, program: dict) -> None:

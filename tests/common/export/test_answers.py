@@ -1,4 +1,4 @@
-"""Tests answers about files: plain values, pictures, videos by time, texts, and one line for what is no picture."""
+"""Tests answers about files: plain values, pictures, videos by time, texts, and one line for what is not a picture."""
 
 import gzip
 import io
@@ -178,14 +178,14 @@ def test_text_in_text_out(tmp_path):
     assert sound["translation"] == "4 3"
 
 
-def test_a_class_has_one_colour_in_every_picture(photo, tmp_path):
-    colours = pictures.palette(("background", "cat", "dog"))
-    assert colours == {"cat": pictures.COLOURS[0], "dog": pictures.COLOURS[1]}
-    for name, colour in colours.items():
+def test_a_class_has_one_color_in_every_picture(photo, tmp_path):
+    colors = pictures.palette(("background", "cat", "dog"))
+    assert colors == {"cat": pictures.COLORS[0], "dog": pictures.COLORS[1]}
+    for name, color in colors.items():
         answer = {"file": photo, "objects": [{"name": name, "score": 0.9, "box": [10, 20, 50, 100]}]}
-        with Image.open(pictures.draw(answer, tmp_path / "drawn", colours)) as drawn:
+        with Image.open(pictures.draw(answer, tmp_path / "drawn", colors)) as drawn:
             seen = {"#" + bytes(pixel).hex().upper() for _, pixel in drawn.getcolors(1 << 20)}
-        assert seen & set(colours.values()) == {colour}
+        assert seen & set(colors.values()) == {color}
 
 
 def test_what_is_no_picture_is_named_and_the_others_are_answered(photo, tmp_path):

@@ -59,7 +59,7 @@ def test_classes(benchmark, tmp_path):
         shown = np.stack([noise(size, size)[..., 0] for _ in SIZES])
         batch = next(iter(saved.task.input.eval_input(saved.config, (shown, np.zeros(4)), WHOLE, 4)))
         files = np.array([tf.io.encode_png(one[..., None]).numpy() for one in shown], object)
-    answer = inference.of(trained.load(saved.path))(files)
+    answer = inference.from_checkpoint(trained.load(saved.path))(files)
     compare(answer["scores"], saved.task.look(saved.state.model, batch)["scores"].numpy())
 
 
@@ -71,7 +71,7 @@ def test_objects(benchmark, tmp_path):
     steps = [saved.task.evaluate(saved.state.model, batch).arrays for batch in batches]
     arrays = {name: np.concatenate([step[name].numpy() for step in steps]) for name in steps[0]}
     order = np.argsort(arrays["image_id"])[-len(SIZES) :]
-    answer = inference.of(trained.load(saved.path))(files)
+    answer = inference.from_checkpoint(trained.load(saved.path))(files)
     for name in ("scores", "classes", *(["masks"] if benchmark == "maskrcnn" else [])):
         found, expected = answer[name].astype(float), arrays[name][order].astype(float)
         # Masks of an evaluation are float16.
@@ -94,7 +94,7 @@ def test_a_video(tmp_path):
     batch = next(iter(saved.task.input.eval_input(saved.config, index, WHOLE, 1)))
     count = int(index.count[0])
     frames = np.array([*index.read(0, np.arange(count)), b""], object)[:-1]
-    answer = inference.of(trained.load(saved.path))(frames)
+    answer = inference.from_checkpoint(trained.load(saved.path))(frames)
     compare(answer["scores"], saved.task.look(saved.state.model, batch)["scores"].numpy())
 
 
@@ -132,5 +132,7 @@ def test_the_next_words(tmp_path):
     batch |= {"stream": np.zeros(1, np.int32), "keep": np.zeros(1, np.float32)}
     sums = saved.task.evaluate(saved.state.model, {n: tf.constant(v) for n, v in batch.items()}).sums
     texts = [" ".join(f"w{w}" for w in words[1 : 1 + n]).encode() for n in range(steps)]
-    scores = inference.of(trained.load(saved.path))(np.array([*texts, b""], object)[:-1])["scores"]
+    scores = inference.from_checkpoint(trained.load(saved.path))(np.array([*texts, b""], object)[:-1])[
+        "scores"
+    ]
     np.testing.assert_allclose(-np.log(scores[np.arange(steps), words[1:]]).sum(), sums["loss"], rtol=1e-5)

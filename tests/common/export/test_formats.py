@@ -255,7 +255,7 @@ def test_the_recipe_s_inputs_have_predict_s_answers(benchmark, tmp_path):
 def test_a_checkpoint_answers_as_the_network(digits):
     values = networks.inputs("classes", 3, digits.config)
     expected = digits.answers([values])
-    network = answers.of(trained.load(digits.path))
+    network = answers.from_checkpoint(trained.load(digits.path))
     np.testing.assert_allclose(network(values)["scores"], expected["scores"], atol=1e-6)
     assert network.labels == networks.LABELS
 

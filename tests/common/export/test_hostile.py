@@ -12,14 +12,15 @@ import pytest
 from common.config import benchmarks
 from common.errors import UserError
 from common.export import inference, saved_graph, trained
-from lab.bench.harness import hostile, hostile_models, samples
+from tests import hostile
+from tests.common.export import hostile_models
 
 SAMPLE = int(os.environ.get("TTT_HOSTILE_CASES", 40))  # Mutations to try; docs/security.md names more.
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    return samples.model(tmp_path_factory.mktemp("sound"))
+    return hostile_models.model(tmp_path_factory.mktemp("sound"))
 
 
 @pytest.fixture
@@ -222,7 +223,7 @@ def described(export, **fields):
 
 
 def graphed(export, change):
-    hostile.change_graph(export / "saved_model.pb", random.Random(0), change)
+    hostile_models.change_graph(export / "saved_model.pb", random.Random(0), change)
     return export
 
 
@@ -236,10 +237,10 @@ def test_a_description_of_another_form_is_one_line(export, place, fields):
     refused("predict", described(export, **fields), place, "model")
 
 
-@pytest.mark.parametrize("operation", hostile.OPERATIONS)
+@pytest.mark.parametrize("operation", hostile_models.OPERATIONS)
 def test_an_operation_that_leaves_the_graph_is_not_loaded(export, operation, monkeypatch):
     def change(graph, rng):
-        hostile.random_node(graph, rng).op = operation
+        hostile_models.random_node(graph, rng).op = operation
 
     graphed(export, change)
     monkeypatch.setattr(inference.tf.saved_model, "load", lambda *_: pytest.fail("it was loaded"))
@@ -265,7 +266,7 @@ def keras(graph, rng):
 
 
 def large(graph, rng):
-    tensor = hostile.random_node(graph, rng, "Const").attr["value"].tensor
+    tensor = hostile_models.random_node(graph, rng, "Const").attr["value"].tensor
     tensor.tensor_shape.dim.add().size = hostile.HUGE
 
 
@@ -304,7 +305,7 @@ def test_links_and_pipes_in_a_saved_model_are_not_read(export, place):
     refused("predict", export, place, "is a link")
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         inference.load(export)
 
 

@@ -11,7 +11,7 @@ from common.export.write import write
 from tests.common.export.test_export import SMALL, needs_jax
 from tests.common.export.test_replicas import check, run_on_devices
 
-SHARDED = Communication("2d", group_size=2, shard_weight_update=True)
+SHARDED = Communication("2d", shard_weight_update=True)
 BLOCKS = Communication(shard_weight_update=True, shard_in_blocks=True)
 # Benchmark, replicas, partitions and what else of the configuration.
 CASES = {
@@ -20,7 +20,7 @@ CASES = {
     "ptb, four replicas, sharded": ("ptb", 4, {"communication": Communication(shard_weight_update=True)}),
     "transformer, four replicas, sharded": ("transformer", 4, {"communication": SHARDED}),
     "transformer, four replicas, in blocks": ("transformer", 4, {"communication": BLOCKS}),
-    "gnmt, two replicas, bf16 wire": ("gnmt", 2, {"communication": Communication(wire="bf16")}),
+    "gnmt, two replicas, bf16 wire": ("gnmt", 2, {"communication": Communication(wire="bf16_sum")}),
     "resnet, two replicas, a span": ("resnet", 2, {"batch_norm_span": 4}),
     "resnet, rows on two of four": ("resnet", 4, {"partitions": 2, "batch_norm_span": 4}),
     "tsm, two replicas": ("tsm_kinetics", 2, {}),

@@ -11,7 +11,6 @@ import pytest
 from common.config.optimizer import Adam, Lars
 from common.config.schema import Communication
 from common.distributed.replicas.mirrored import Mirrored
-from common.errors import UserError
 from common.export import reference
 from common.export.steps import Steps, to_export
 from common.export.write import write
@@ -23,20 +22,18 @@ ADAM = Adam(base_learning_rate=0.01, epsilon=1e-8)
 # Replicas, the configuration, and the collectives that the training step must hold: (operation, groups, size).
 CASES = {
     "flat sums, a span of two replicas": (2, {"batch_norm_span": 4}, {("all_reduce", 1, 2)}),
-    "sharded update, 2d, bf16": (
+    "sharded update, 2d, sums in bf16": (
         4,
         {
             "batch_norm_span": 4,
             "optimizer": LARS,
-            "communication": Communication(
-                "2d", group_size=2, wire="bf16", shard_weight_update=True, bucket_bytes=200
-            ),
+            "communication": Communication("2d", wire="bf16_sum", shard_weight_update=True, bucket_bytes=200),
         },
-        {("all_reduce", 2, 2), ("all_to_all", 2, 2), ("all_gather", 2, 2)},
+        {("all_reduce", 2, 2), ("reduce_scatter", 2, 2), ("all_gather", 2, 2)},
     ),
-    "rows on two replicas, hierarchical sums": (
+    "rows on two replicas, 2d sums": (
         4,
-        {"partitions": 2, "communication": Communication("hierarchical", group_size=2)},
+        {"partitions": 2, "communication": Communication("2d")},
         {("collective_permute", 2, 2), ("reduce_scatter", 2, 2), ("all_reduce", 2, 2), ("all_gather", 2, 2)},
     ),
     "sharded update, accumulation": (
@@ -56,23 +53,12 @@ CASES = {
     ),
 }
 MORE = {
-    "2d sums": (8, {"communication": Communication("2d", group_size=4)}, {("reduce_scatter", 2, 4)}),
-    "bf16 sums": (4, {"communication": Communication(wire="bf16")}, {("all_to_all", 1, 4)}),
+    "2d sums": (8, {"communication": Communication("2d")}, {("reduce_scatter", 4, 2)}),
     "sums in bf16": (2, {"communication": Communication(wire="bf16_sum")}, {("all_reduce", 1, 2)}),
     "sharded update, sums in bf16": (
         2,
         {"communication": Communication(wire="bf16_sum", shard_weight_update=True)},
         {("reduce_scatter", 1, 2), ("all_gather", 1, 2)},
-    ),
-    "hierarchical bf16": (
-        4,
-        {"communication": Communication("hierarchical", group_size=2, wire="bf16")},
-        {("all_to_all", 2, 2)},
-    ),
-    "sharded hierarchical": (
-        8,
-        {"communication": Communication("hierarchical", group_size=4, shard_weight_update=True)},
-        {("reduce_scatter", 2, 4), ("reduce_scatter", 4, 2)},
     ),
     "rows on four, spans of eight": (
         8,
@@ -185,7 +171,7 @@ def test_more_techniques_on_devices_equal_mirrored(name, folder):
 
 
 def test_the_manifest_says_what_each_replica_has_alone(folder):
-    _, manifest = exported("sharded update, 2d, bf16", folder / "about")
+    _, manifest = exported("sharded update, 2d, sums in bf16", folder / "about")
     about = {a["name"]: a for a in manifest["state"]}
     roles = {
         role: {a["per_replica"] for a in about.values() if a["role"] == role} for role in ("weight", "slot")
@@ -204,12 +190,6 @@ def test_a_single_replica_of_many_is_exported_alone(folder):
     assert (manifest["num_replicas"], manifest["replicas_of_the_run"]) == (1, 4)
     assert manifest["programs"][0]["exchanges"] == []
     assert manifest["programs"][0]["inputs"][0]["shape"][0] == 2
-
-
-def test_sums_within_hosts_need_the_size_of_a_host():
-    config = network.config(4, communication=Communication("hierarchical"))
-    with pytest.raises(UserError, match="set --config.communication.group_size to the replicas of a host"):
-        to_export(dataclasses.replace(config, replicas="horovod"))
 
 
 def test_a_reference_of_many_replicas_is_not_computed():
