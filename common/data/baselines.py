@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-COLOURS = 4  # Bins of each colour in a histogram.
+COLORS = 4  # Bins of each color in a histogram.
 # A logistic regression takes so many pictures to train on, steps, and at most so many products in a step.
 _MOST_PICTURES, _STEPS, _MOST_PRODUCTS = 4000, 300, 2e8
 _RATE, _DECAY = 1.0, 1e-3
@@ -24,10 +24,10 @@ _COMMON = 0.1  # A word in more than this part of the sentences tells none from 
 
 
 def histogram(pixels: np.ndarray) -> bytes:
-    """Returns the colour histogram of a picture uint8 [H, W, 3]: the shares of COLOURS^3 bins, in 255ths."""
+    """Returns the color histogram of a picture uint8 [H, W, 3]: the shares of COLORS^3 bins, in 255ths."""
     rows, columns = (max(1, side // 128) for side in pixels.shape[:2])
-    bins = pixels[::rows, ::columns].reshape(-1, 3).astype(np.int64) * COLOURS // 256
-    counts = np.bincount(bins @ (COLOURS**2, COLOURS, 1), minlength=COLOURS**3)
+    bins = pixels[::rows, ::columns].reshape(-1, 3).astype(np.int64) * COLORS // 256
+    counts = np.bincount(bins @ (COLORS**2, COLORS, 1), minlength=COLORS**3)
     return np.round(255 * counts / counts.sum()).astype(np.uint8).tobytes()
 
 
@@ -43,7 +43,7 @@ def classifier(
     """Returns the accuracy on `held` of a logistic regression, or of the most frequent class if that has more.
 
     Args:
-      train, held: the features of the pictures: colour histogram and grey thumbnail, uint8 of one length.
+      train, held: the features of the pictures: color histogram and gray thumbnail, uint8 of one length.
       labels, expected: their classes.
     """
     plain = majority(labels, expected)
@@ -54,13 +54,13 @@ def classifier(
     y = np.array([classes.index(labels[i]) for i in order])
     answers = _logistic(_roots([train[i] for i in order]), y, _roots(held), len(classes))
     right = np.mean([classes[i] == name for i, name in zip(answers, expected)])
-    return max(plain, (float(right), "logistic regression on colours and a thumbnail"))
+    return max(plain, (float(right), "logistic regression on colors and a thumbnail"))
 
 
 def sided(thumbnails: Sequence[bytes], labels: Sequence[str]) -> bool:
-    """Whether left and right differ, as in text: a mirrored picture is recognised less often than the picture itself.
+    """Whether left and right differ, as in text: a mirrored picture is recognized less often than the picture itself.
 
-    A logistic regression on one half of the square grey thumbnails answers the other half, and the reverse.
+    A logistic regression on one half of the square gray thumbnails answers the other half, and the reverse.
     """
     order = np.random.default_rng(0).permutation(len(thumbnails))[:_MOST_PICTURES]
     classes, size = sorted(set(labels)), len(thumbnails[0])
@@ -106,7 +106,7 @@ def _logistic(x: np.ndarray, y: np.ndarray, x_held: np.ndarray, classes: int) ->
 def median_boxes(train: Mapping[str, Any], held: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns one median box per class for every picture of `held`, in pycocotools' form.
 
-    The box is the median of centres, widths and heights as parts of the picture; its score is the share of the
+    The box is the median of centers, widths and heights as parts of the picture; its score is the share of the
     training pictures that have the class.
 
     Args:

@@ -65,7 +65,8 @@ def _progress(steps: Iterable, total: int) -> Iterator:
 def fingerprint(paths: Iterable[str | os.PathLike]) -> str:
     """Returns a digest of files by size, start and end, so that a conversion does not go on with changed files."""
     digest = hashlib.sha256()
-    for path in dict.fromkeys(map(os.fspath, paths)):
+    named = (sorted(os.scandir(path), key=str) if os.path.isdir(path) else [path] for path in paths)
+    for path in dict.fromkeys(os.fspath(one) for part in named for one in part):
         try:
             with open(path, "rb") as file:
                 size = file.seek(0, os.SEEK_END)

@@ -40,6 +40,7 @@ def write(out: Path, conversion: Conversion, cards: Sequence[Card], seen: str, r
         *conversion.facts,
         ("files", f"{len(description.files)}, {_bytes(sum(size for size, _ in files))}"),
         ("left out", str(len(report.lines))),
+        *((f"{what}, chosen", f"{value}, by {by}") for what, (value, by) in report.chosen.items()),
     ]
     shown = [
         {

@@ -15,9 +15,9 @@ import tqdm
 from common import machine_tools
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import pictures
+from common.data import near_copies, pictures
 from common.data.report import Report
-from common.errors import UserError, counted, printable
+from common.errors import UserError, printable
 from common.files import write_atomically
 
 T = TypeVar("T")
@@ -36,23 +36,20 @@ class Options:
     Attributes:
       eval_part: fraction of the examples to hold out, if the source has no split.
       seed: seed of the split.
-      most_broken: maximum number of broken files to leave out; more end the conversion. None: no maximum.
       workers: processes that write shards.
-      names: a file with a class folder and its name per line, or None.
       annotations, eval_annotations: annotation files, if the folder does not show which they are.
       eval_sources: files or a folder to evaluate on, in place of a split.
       vocabulary_size, max_length: for text; 0 chooses them by the amount of text.
       languages: ISO codes of source and target; None takes them from the file names.
       short_side: maximum length of a video's shorter side, in pixels; larger videos are scaled down.
+      tokenizer: a tokenizer.json for text; None makes tokens in the benchmark's own way.
       strict: whether anything suspicious ends the conversion.
       report: receives what the converter takes, leaves out, changes and suspects, also if the conversion fails.
     """
 
     eval_part: float = 0.1
     seed: int = 0
-    most_broken: int | None = None
     workers: int = 1
-    names: Path | None = None
     annotations: Path | None = None
     eval_annotations: Path | None = None
     eval_sources: tuple[Path, ...] = ()
@@ -60,6 +57,7 @@ class Options:
     max_length: int = 0
     languages: tuple[str, str] | None = None
     short_side: int = 256
+    tokenizer: Path | None = None
     strict: bool = False
     report: Report = dataclasses.field(default_factory=Report)
 
@@ -75,7 +73,7 @@ class Looked:
     doubts: tuple[str, ...]
     digest: str
     thumbnail: bytes = b""
-    colours: bytes = b""
+    colors: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +133,7 @@ def divide(classes: Sequence[str], part: float, seed: int, groups: Sequence[str]
       bool [examples], True for held-out examples.
     """
     if not 0 < part < 1:
-        raise UserError(f"--eval-part={part}: must lie between 0 and 1, such as 0.1")
+        raise UserError(f"--eval_part={part}: must lie between 0 and 1, such as 0.1")
     if groups is not None:
         names, first, of_group = np.unique(np.asarray(groups, str), return_index=True, return_inverse=True)
         if len(names) < len(groups):
@@ -167,9 +165,16 @@ def shard_count(examples: int, size: int) -> int:
 DENIED = "no permission to read the folder"
 
 
+# Folders that systems make beside a user's files, in lower case: macOS, Linux, Synology, QNAP, Windows, Python.
+_SYSTEMS = {
+    *("__macosx", "lost+found", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "@tmp"),
+    *("$recycle.bin", "recycler", "recycled", "system volume information", "found.000", "__pycache__"),
+}
+
+
 def visible(name: str) -> bool:
     """Whether a file or folder may hold a user's data: not hidden, and not a system's own."""
-    return not name.startswith(".") and name not in ("__MACOSX", "lost+found")
+    return not name.startswith(".") and name.lower() not in _SYSTEMS
 
 
 def files(folder: Path, report: Report | None = None) -> list[Path]:
@@ -197,8 +202,15 @@ def files(folder: Path, report: Report | None = None) -> list[Path]:
         seen.add(real)
     for path in sorted(paths) if report else ():
         if not path.is_file():
-            report.leave_out("a link to nothing" if path.is_symlink() else "no regular file", str(path))
+            report.leave_out("a link to nothing" if path.is_symlink() else "not a regular file", str(path))
     return sorted(path for path in paths if path.is_file())
+
+
+def undoubled(folder: Path) -> Path:
+    """Returns the folder, or the only one in it if that has its name, as archives unpack: train/train/cats."""
+    while [path.name for path in folder.iterdir() if visible(path.name)] == [folder.name]:
+        folder = folder / folder.name
+    return folder
 
 
 def folders(folder: Path) -> list[Path]:
@@ -241,9 +253,8 @@ def report_pictures(report: Report, found: Mapping[str, Looked]) -> None:
 def report_copies(report: Report, train: Mapping[str, str], held: Mapping[str, str], kind: str) -> None:
     """Notes examples to evaluate on whose content is also trained on; both are {name: digest of the content}."""
     by_digest = {digest: name for name, digest in train.items()}
-    for name, digest in held.items():
-        if digest in by_digest:
-            report.suspect(f"the same {kind} to train and to evaluate on", f"{by_digest[digest]} and {name}")
+    found = ((by_digest[digest], name) for name, digest in held.items() if digest in by_digest)
+    near_copies.suspect_pairs(report, f"the same {kind} to train and to evaluate on", found)
 
 
 def report_twins(report: Report, examples: Iterable[tuple[str, str, str]], kind: str) -> None:
@@ -255,22 +266,11 @@ def report_twins(report: Report, examples: Iterable[tuple[str, str, str]], kind:
             report.suspect(f"the same {kind} in two classes", f"{other} ({other_label}) and {name} ({label})")
 
 
-def named(classes: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
-    """Returns {class: label}: the class's name, else the class itself; "name (class)" if classes share a name."""
-    # A folder's name that is not UTF-8 gets escapes.
-    found = {name: names.get(name, name).encode(errors="backslashreplace").decode() for name in classes}
-    counts = Counter(found.values())
-    return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in found.items()}
-
-
-def check_broken(broken: Sequence[str], kept: int, options: Options) -> None:
-    """Raises UserError if too many items are broken or none is left."""
+def check_broken(broken: Sequence[str], kept: int) -> None:
+    """Raises UserError if no item is left."""
     if not kept:
         first = f", such as {broken[0]}" if broken else ""
         raise UserError(f"nothing to convert: every file is broken{first}")
-    if options.most_broken is not None and len(broken) > options.most_broken:
-        fix = f"the first: {broken[0]}"
-        raise UserError(f"{counted(len(broken), 'broken file')}, --most-broken={options.most_broken}; {fix}")
 
 
 def start(out: Path, benchmark: str) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,14 +24,21 @@ def given_split(folder: Path, pair: bool = True, report: Report | None = None) -
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the folder with your files")
+    folder = folder_conversion.undoubled(folder)
     listed = sorted(folder_conversion.folders(folder), key=lambda path: len(path.name))
+    held = [path for path in listed if split_names.part_of(split_names.of_folder(path.name)) == 1]
+    empty = [path for path in held if not folder_conversion.files(path)]
+    for path in empty if len(empty) < len(held) else ():
+        listed.remove(path)
+        if report:
+            report.suspect("an empty folder of a split; another one is read", f"{path}/")
     words = {path: split_names.of_folder(path.name) for path in listed}
     train, held = split_names.pair(words)
     if train:
-        return train[0], held[0]
+        return folder_conversion.undoubled(train[0]), folder_conversion.undoubled(held[0])
     pairs = list(split_names.pairs({path: path.name for path in listed}).items())
     if len(pairs) == 1 and all(path.name.lower().startswith(pairs[0][0]) for path in sum(pairs[0][1], [])):
-        return pairs[0][1][0][0], pairs[0][1][1][0]
+        return tuple(folder_conversion.undoubled(paths[0]) for paths in pairs[0][1])
     if pairs and report:
         report.suspect("folders that may be a split, not taken as one", f"{pairs[0][1][0][0]}/", len(pairs))
     alone = next((path for path, word in words.items() if split_names.part_of(word) == 0), None)
@@ -77,40 +84,38 @@ def report_unused(
     """
     both = " and ".join(f"{path.name}/" for path in used)
     for path in folder_conversion.folders(folder):
-        if path not in used and (names is None or path.name.lower() in names):
+        if not any(one.is_relative_to(path) for one in used) and (
+            names is None or path.name.lower() in names
+        ):
             report.skip(
                 f"beside {both}, which are read", f"{path}/", max(1, len(folder_conversion.files(path)))
             )
 
 
 PACKED = (".tar", ".gz", ".tgz", ".zip", ".7z", ".rar", ".xz", ".zst", ".parquet", ".arrow", ".h5", ".npz")
-NO_NAMES = "no line of it has a class and its name"
 
 
-def report_layout(folders: Sequence[Path], suffixes: Collection[str], report: Report) -> None:
+def report_layout(folder: Path, suffixes: Collection[str], report: Report) -> None:
     """Notes what in a folder of classes its layout does not explain.
 
     Args:
-      folders: each with a folder for each class.
+      folder: with a folder for each class.
       suffixes: of the files that are examples.
       report: receives files in no class's folder, and classes that are all divided in the same way.
     """
-    for folder in folders:
-        classes = folder_conversion.folders(folder)
-        for path in sorted(folder.iterdir()):
-            if folder_conversion.visible(path.name) and path.suffix.lower() in suffixes and not path.is_dir():
-                report.skip("in no class's folder", str(path), lost=True)
-            if classes and re.match(r"(train|test|val).*\.(txt|csv|tsv)$", path.name.lower()):
-                report.suspect("a list beside the folders that may be a split, not read", str(path))
-            if classes and path.suffix.lower() in PACKED and path.is_file():
-                report.suspect("a packed file beside the folders, not read; unpack it", str(path))
-        inside = [{path.name for path in folder_conversion.folders(place)} for place in classes]
-        same = sorted(set.intersection(*inside)) if len(inside) > 1 else []
-        if len(same) > 1:
-            report.suspect(
-                "the same folders in every class's folder, read as parts of the class",
-                f"{classes[0]}/{same[0]} and {classes[-1]}/{same[0]}",
-            )
+    classes = folder_conversion.folders(folder)
+    for path in sorted(folder.iterdir()):
+        if folder_conversion.visible(path.name) and path.suffix.lower() in suffixes and not path.is_dir():
+            report.skip("in no class's folder", str(path), lost=True)
+        if classes and re.match(r"(train|test|val).*\.(txt|csv|tsv)$", path.name.lower()):
+            report.suspect("a list beside the folders that may be a split, not read", str(path))
+        if classes and path.suffix.lower() in PACKED and path.is_file():
+            report.suspect("a packed file beside the folders, not read; unpack it", str(path))
+    inside = [{path.name for path in folder_conversion.folders(place)} for place in classes]
+    same = sorted(set.intersection(*inside)) if len(inside) > 1 else []
+    if len(same) > 1:
+        both = f"{classes[0]}/{same[0]} and {classes[-1]}/{same[0]}"
+        report.suspect("the same folders in every class's folder, read as parts of the class", both)
 
 
 def inner(folder: Path) -> str:
@@ -145,6 +150,68 @@ def listed_split(source: Path, rows: Sequence[tuple[T, str]], report: Report) ->
         report.skip(f"split {name}, because another one is for evaluation", str(source), count)
     kept = [(item, name) for item, name in rows if name not in tests]
     return tuple([item for item, name in kept if split_names.part_of(name) == part] for part in (0, 1))
+
+
+def classified(
+    source: Path,
+    options: folder_conversion.Options,
+    in_folder: Callable[[Path], list[T]],
+    in_list: Callable[[Path], list[tuple[T, str]]],
+) -> tuple[list[T], list[T] | None]:
+    """Returns the examples to train and to evaluate on of folders of classes or of a list; the second None: no split.
+
+    Raises UserError as `given_split` and `listed_split`.
+
+    Args:
+      source: a folder of class folders, or of train/ and val/ with these; or a list.
+      in_folder: reads the examples of a folder.
+      in_list: reads those of a list, each with its split in lower case, "" without one.
+    """
+    if not source.is_dir():
+        rows = in_list(source)
+        split = any(part for _, part in rows)
+        return listed_split(source, rows, options.report) if split else ([item for item, _ in rows], None)
+    first, second = given_split(source, report=options.report)
+    if second:
+        report_unused(source, (first, second), options.report)
+    return in_folder(first), in_folder(second) if second else None
+
+
+def class_names(source: Path, classes: Sequence[str], report: Report) -> list[str]:
+    """Returns the classes' names by classes.txt, lines of class and name, if it names every one; else the classes.
+
+    Raises UserError if a class has two names. "name (class)" tells classes of one name apart.
+    """
+    # A folder's name that is not UTF-8 gets escapes.
+    own = [name.encode(errors="backslashreplace").decode() for name in classes]
+    path = (source if source.is_dir() else source.parent) / "classes.txt"
+    if not path.is_file():
+        return own
+    names: dict[str, str] = {}
+    for number, line in enumerate(text_files.read(path), 1):
+        word, _, name = text_files.normal(line).partition(" ")
+        if name and names.setdefault(word, name) != name and word in classes:
+            raise UserError(
+                f"{path}: line {number}: {word} is {name}, above {names[word]}; give a class one name"
+            )
+    if not set(classes) <= names.keys():
+        report.skip("a list that does not name every class, not read", str(path))
+        return own
+    found = [names[name] for name in classes]
+    return [f"{name} ({one})" if found.count(name) > 1 else name for name, one in zip(found, own)]
+
+
+def own_split(
+    items: Sequence[T], classes: Sequence[str], groups: Sequence[str], options: folder_conversion.Options
+) -> tuple[list[T], list[T]]:
+    """Returns the training and the evaluation examples of files without a split: holds out a part of each class.
+
+    Notes the choice in `options.report`. Raises UserError as `folder_conversion.divide`, which has the arguments.
+    """
+    part = f"{options.eval_part:g} of each class held out"
+    options.report.choose("split", part, "the converter (--eval_part, --seed)")
+    held = folder_conversion.divide(classes, options.eval_part, options.seed, groups)
+    return tuple([item for item, is_held in zip(items, held) if is_held == side] for side in (False, True))
 
 
 def relative(paths: Sequence[str], source: Path) -> list[str]:

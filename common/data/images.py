@@ -1,4 +1,4 @@
-"""Resizes pictures, and normalises RGB pixels by ImageNet's mean and standard deviation."""
+"""Resizes pictures, and normalizes RGB pixels by ImageNet's mean and standard deviation."""
 
 import tensorflow as tf
 
@@ -8,7 +8,7 @@ MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 
-def normalise_rgb(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Tensor:
+def normalize_rgb(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Tensor:
     """Returns (pixels - mean) / standard deviation per channel.
 
     Args:

@@ -1,6 +1,8 @@
 """Finds near copies among pictures, mirrored ones too, so that a split keeps them on one side."""
 
 import itertools
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -13,13 +15,14 @@ SIDE = 16  # Pixels of a thumbnail's side.
 _SAMPLES = 8 * SIDE
 # Pictures are nearly the same if their thumbnails' mean difference is less than this part of their contrast (standard
 # deviation), and their contrast is enough to tell. Another JPEG quality or size of one photograph gives 0.01; frames of
-# a film a second apart give more. This project's choice, like the number of neighbours compared.
-_NEAR, _LEAST_CONTRAST, _NEIGHBOURS = 0.04, 6.0, 16
+# a film a second apart give more. This project's choice, like the number of neighbors compared.
+_NEAR, _LEAST_CONTRAST, _NEIGHBORS = 0.04, 6.0, 16
+_SHOWN = 3  # Pairs in a line.
 _AT_ONCE = 4096  # Pairs compared at once, so that many alike do not fill the memory.
 
 
 def thumbnail(pixels: np.ndarray) -> bytes:
-    """Returns the grey thumbnail of a picture uint8 [H, W, 3]: SIDE x SIDE bytes."""
+    """Returns the gray thumbnail of a picture uint8 [H, W, 3]: SIDE x SIDE bytes."""
     rows, columns = (max(1, side // _SAMPLES) for side in pixels.shape[:2])
     image = Image.fromarray(np.ascontiguousarray(pixels[::rows, ::columns])).convert("L")
     return np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BOX)).tobytes()
@@ -28,7 +31,7 @@ def thumbnail(pixels: np.ndarray) -> bytes:
 def pairs(thumbnails: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Yields pairs of indices of pictures that are nearly the same, the smaller index first.
 
-    Only pictures that agree in a quarter of a coarse picture are compared, with _NEIGHBOURS of the nearest brightness.
+    Only pictures that agree in a quarter of a coarse picture are compared, with _NEIGHBORS of the nearest brightness.
     """
     if not thumbnails:
         return
@@ -43,7 +46,7 @@ def pairs(thumbnails: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     seen: set[tuple[int, int]] = set()
     for quarter in range(keys.shape[1]):
         order = np.lexsort((light, keys[:, quarter]))
-        for step in range(1, min(_NEIGHBOURS, len(order) - 1) + 1):
+        for step in range(1, min(_NEIGHBORS, len(order) - 1) + 1):
             first, second = order[:-step], order[step:]
             same = (keys[first, quarter] == keys[second, quarter]) & (owners[first] != owners[second])
             first, second = first[same], second[same]
@@ -83,16 +86,52 @@ def same_names(names: Sequence[str]) -> Iterator[tuple[int, int]]:
             yield seen[name], number
 
 
+# Exporters' names of augmented copies: NAME.rf.HASH of Roboflow, NAME_aug1 and NAME_flipped of others.
+_COPY = re.compile(
+    r"(\.rf\.[0-9A-Za-z]{8,}|[-_ ](aug|augmented|flip|flipped|rot|rotated|crop|cropped)[-_ ]?\d*)$", re.I
+)
+# The end of a clip's name that numbers it within its film: film0_003, v_Run_g01_c02.
+_PART = re.compile(r"[-_ ](c|clip|part|seg|segment|scene|shot)?\d+$", re.I)
+_LEAST_FILMS = (
+    3  # Of a class; fewer names before the numbers may as well be one's own counting. This project's choice.
+)
+
+
+def original(path: str) -> str:
+    """Returns the path of a picture of which this is a copy by its name, without suffix; else its own."""
+    return _COPY.sub("", os.path.splitext(path)[0])
+
+
+def films(stems: Sequence[str]) -> list[str]:
+    """Returns the film of each clip of a class by the clips' names; "" for each if the names tell none."""
+    levels = [list(stems)]
+    while any(map(_PART.search, levels[-1])):
+        levels.append([_PART.sub("", name) for name in levels[-1]])
+    told = (names for names in reversed(levels[1:]) if _LEAST_FILMS <= len(set(names)) < len(names))
+    return next(told, [""] * len(levels[0]))
+
+
 def groups(thumbnails: Sequence[bytes], given: Sequence[str]) -> list[str]:
     """Returns a group for each picture: one of near copies or of a group that the user gives stays together."""
     near = list(pairs(thumbnails))
     return [str(one) for one in joined(len(thumbnails), itertools.chain(near, same_names(given)))]
 
 
-def report_across(report: Report, train: Mapping[str, bytes], held: Mapping[str, bytes]) -> None:
+def suspect_pairs(report: Report, what: str, found: Iterable[tuple[str, str]]) -> None:
+    """Notes pairs of examples, of which the line names the first three."""
+    both = [f"{one} and {other}" for one, other in found]
+    if both:
+        report.suspect(what, "; ".join(both[:_SHOWN]), len(both))
+
+
+def report_across(
+    report: Report, train: Mapping[str, bytes], held: Mapping[str, bytes], kind: str = "picture"
+) -> None:
     """Notes pictures to evaluate on that are nearly one to train on; both are {name: thumbnail}."""
     names = [*train, *held]
-    for one, other in pairs([*train.values(), *held.values()]):
-        if (one < len(train)) != (other < len(train)):
-            both = f"{names[one]} and {names[other]}"
-            report.suspect("nearly the same picture to train and to evaluate on", both)
+    found = (
+        (names[one], names[other])
+        for one, other in pairs([*train.values(), *held.values()])
+        if (one < len(train)) != (other < len(train))
+    )
+    suspect_pairs(report, f"nearly the same {kind} to train and to evaluate on", found)

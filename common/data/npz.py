@@ -10,13 +10,15 @@ import io
 import math
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import BinaryIO
 
 import numpy as np
 
 # A file may unpack to at most MOST_RATIO times its own size plus MOST_BYTES. Weights do not compress to half their
 # size. A file of zeros compresses a thousandfold; a small one is allowed.
 MOST_RATIO, MOST_BYTES = 20, 64 << 20
+_PART = 1 << 24  # Bytes that `Archive.check` reads at once.
 _HEADER = 1 << 16  # Maximum length of a member's header in bytes; numpy writes fewer than 200.
 
 
@@ -34,7 +36,7 @@ class Archive:
             raise ValueError(f"two members are called {twice[:80]!r}")
         other = [name for name in names if not name.endswith(".npy")]
         if other:
-            raise ValueError(f"{other[0][:80]!r} is no array")
+            raise ValueError(f"{other[0][:80]!r} is not an array")
         unpacked = sum(member.file_size for member in members)
         if unpacked > MOST_RATIO * size + MOST_BYTES:
             raise ValueError(f"its {size} bytes unpack to {unpacked}")
@@ -50,19 +52,50 @@ class Archive:
         return name in self._members
 
     def __getitem__(self, name: str) -> np.ndarray:
-        member = self._members[name]
-        with self._file.open(member) as opened:
-            shape, fortran, dtype, start = _header(opened.read(_HEADER))
+        member, (shape, fortran, dtype, start) = self._members[name], self.header(name)
         count = math.prod(shape)
-        if start + count * dtype.itemsize != member.file_size:
-            raise ValueError(
-                f"{name[:80]!r} is {dtype}{list(shape)} by its header, its {member.file_size} bytes are another size"
-            )
         # Read the whole member, so that zipfile compares the checksum.
         data = self._file.read(member)
         if not count or not dtype.itemsize:
             return np.zeros(shape, dtype)
         return np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C")
+
+    def header(self, name: str) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+        """Returns an array's shape, whether it is in Fortran order, its dtype and where its numbers begin."""
+        member = self._members[name]
+        with self._file.open(member) as opened:
+            shape, fortran, dtype, start = _header(opened.read(_HEADER))
+        if start + math.prod(shape) * dtype.itemsize != member.file_size:
+            raise ValueError(
+                f"{name[:80]!r} is {dtype}{list(shape)} by its header, its {member.file_size} bytes are another size"
+            )
+        return shape, fortran, dtype, start
+
+    def check(self, name: str) -> None:
+        """Reads an array a part at a time and compares its checksum; keeps nothing."""
+        self.header(name)
+        with self._file.open(self._members[name]) as opened:
+            while opened.read(_PART):  # At the end, zipfile compares.
+                pass
+
+
+class Arrays(Mapping[str, np.ndarray]):
+    """Arrays of a file that stay in it: each access reads one, so that they need not be in memory together."""
+
+    def __init__(self, path: str | os.PathLike, names: Iterable[str]):
+        self._path, self._names = path, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        with opened(self._path) as archive:
+            return archive[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @contextlib.contextmanager
@@ -74,6 +107,14 @@ def opened(path: str | os.PathLike) -> Iterator[Archive]:
     """
     with zipfile.ZipFile(path) as file:
         yield Archive(file, os.path.getsize(path))
+
+
+def write(file: BinaryIO, arrays: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Writes an .npz file as np.savez does, but takes the arrays one after another."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def read(path: str | os.PathLike) -> dict[str, np.ndarray]:

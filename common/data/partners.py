@@ -5,7 +5,6 @@ not there. A name that fits two files with different contents is an error that n
 """
 
 import collections
-import contextlib
 import filecmp
 import os
 import re
@@ -13,8 +12,6 @@ import unicodedata
 import urllib.parse
 from collections.abc import Callable, Collection, Sequence, Set
 from pathlib import Path, PurePosixPath
-
-from PIL import Image
 
 from common.data import folder_conversion, pictures, split_names
 from common.data.report import Report
@@ -41,12 +38,6 @@ def stems(path: str | os.PathLike) -> list[str]:
     return forms
 
 
-def _sides(path: Path) -> list[str]:
-    with contextlib.suppress(Exception), Image.open(path, formats=pictures.FORMATS) as image:
-        return sorted(map(str, image.size))
-    return []
-
-
 class Partners:
     """The files below a folder with one of `suffixes` (None: with any), by the names that annotations give them."""
 
@@ -54,7 +45,6 @@ class Partners:
         self.folder, self._suffixes = folder, suffixes
         self._by_last: dict[str, list[str]] | None = None
         self._by_stem: dict[str, list[str]] = collections.defaultdict(list)
-        self._folders: set[str] = set()
 
     def find(self, name: str, near: Path, fits: Fits = lambda *_: True) -> str | None:
         """Returns the file that `name` means, relative to the folder; None if there is none.
@@ -89,48 +79,61 @@ class Partners:
     def of_row(self, name: str, near: Path, split: str, label: str, taken: Set[str]) -> str | None:
         """Returns the file that a table's row means; stricter than `find`, as a wrong file would get the row's label.
 
-        The file is in no other split (`split` is the row's, "" for that of its folders). It is not `taken`: another
-        row's, or below a folder that has another label's name. Folders of `name` may be absent only if no folder here
-        has the name of one, and then only folders that name no class stand in their place.
+        It has all folders of the name, and more only if these name no class, such as train_images, and no other part
+        of the split. The name may lack the suffix.
+
+        Args:
+          name: the row's path, relative to the folder.
+          near: the table.
+          split: the row's, "" for that of the path's folders.
+          label: the row's, in the spelling of `plain`.
+          taken: the files that rows name as they are, and the labels of all rows, which no other row's file may have
+            as a folder.
         """
 
         def fits(file: str, form: str) -> bool:
-            form = form.replace("\\", "/")
-            theirs, ours = (plain(path).split("/")[:-1] for path in (form, file))
-            while theirs and ours and theirs[-1] == ours[-1]:
-                theirs, ours = theirs[:-1], ours[:-1]
-            words = split or split_names.of_path(form), split_names.of_path(file)
-            if len({*map(split_names.part_of, words)} - {None}) > 1 or taken & {file, *ours} - {label}:
+            rest = (
+                plain(file).removesuffix(plain(form))
+                if os.path.splitext(form)[1]
+                else plain(os.path.dirname(file))
+            )
+            words = split or split_names.of_path(form.replace("\\", "/")), split_names.of_path(file)
+            if len({*map(split_names.part_of, words)} - {None}) > 1:
                 return False
-            here = os.path.isdir(os.path.dirname(self.folder / form)) or self._folders.intersection(theirs)
-            return not theirs or (split_names.names_no_class("/".join(ours)) and not here)
+            if file in taken or taken.intersection(rest.split("/")) - {label}:
+                return False
+            return rest != plain(file) and split_names.names_no_class(rest)
 
         file = self.find(name, near, fits)
-        return file if file or os.path.splitext(name)[1] else self.of_stem(name, near, fits)
+        return file if file or "/" in name or os.path.splitext(name)[1] else self.of_stem(name, near, fits)
 
-    def of_two(
-        self, own: str | None, named: str | None, size: Sequence, path: Path, report: Report
-    ) -> str | None:
-        """Returns the picture of an annotation file: that of its own name, or another that it names, by their sizes.
+    def of_annotation(self, path: Path, name: str, report: Report) -> str | None:
+        """Returns the picture of an annotation file: that of its own name, or else the one that it names.
+
+        Raises UserError if its own name or the one that it has fits two pictures, and the other none.
 
         Args:
-          size: width and height in the annotation, which may be missing.
-          report: receives that both fit, after which `own` counts.
+          path: the annotation file.
+          name: the picture that it names, "" for none.
+          report: receives that both are there and differ, after which its own name counts.
         """
-        if (
-            not own
-            or not named
-            or own == named
-            or filecmp.cmp(self.folder / own, self.folder / named, shallow=False)
-        ):
-            return own or named
-        fitting = [one for one in (own, named) if _sides(self.folder / one) == sorted(map(str, size))]
-        if len(fitting) != 1:
-            report.suspect(
-                "an annotation that names another picture than its own name does",
-                f"{path}: {own}, not {named}",
-            )
-        return fitting[0] if len(fitting) == 1 else own
+        fits, faults = [], []
+        for look in (lambda: self.of_stem(path.stem, near=path)), (lambda: name and self.find(name, path)):
+            try:
+                fits += filter(None, [look()])
+            except UserError as error:
+                faults.append(error)
+        if not fits and faults:
+            raise faults[0]
+        if len(fits) < 2 or os.path.basename(fits[0]) == name:
+            return fits[0] if fits else None
+        beside = Path(fits[0]).parent == path.parent.relative_to(self.folder)
+        if not beside and "/" in name.replace("\\", "/"):
+            return fits[1]
+        if not filecmp.cmp(self.folder / fits[0], self.folder / fits[1], shallow=False):
+            what = "an annotation that names another picture than its own name does"
+            report.suspect(what, f"{path}: {fits[0]}, not {fits[1]}")
+        return fits[0]
 
     def with_stem(self, path: Path) -> list[str]:
         """Returns the files whose stem is that of `path`, in any folder."""
@@ -151,7 +154,6 @@ class Partners:
                 if fits and path.parent.name not in _MASKS:
                     inside = path.relative_to(self.folder).as_posix()
                     self._by_last[plain(path.name)].append(inside)
-                    self._folders.update(plain(inside).split("/")[:-1])
                     for stem in stems(path.name):
                         self._by_stem[stem].append(inside)
         return self._by_last

@@ -43,7 +43,7 @@ _NO_PICTURE = "cannot identify image file"
 MOST_PIXELS = 89_478_485
 MOST_BYTES = 1 << 29
 _ORIENTATION = 0x0112  # The EXIF tag; 1 is upright, 5 to 8 swap width and height.
-_DEPTHS = (8, 12, 16)  # Bits of cameras' and microscopes' values; a file of 16 bits may hold fewer.
+DEEP = "values of more than 8 bits, whose range a file does not say; save it with 8 bits"
 
 # Pixels; a picture with a shorter side shows nothing, as the pixels that web pages count readers by.
 _SMALL = 8
@@ -51,9 +51,7 @@ _SMALL = 8
 TURNED = "turned upright as its EXIF tag says"
 FIRST_FRAME = "only the first frame of an animation or of several pages read"
 ON_WHITE = "transparent parts put on white"
-SCALED = "values of more than 8 bits scaled to 8"
 SMALL = f"a picture less than {_SMALL} pixels wide or high"
-FEWER_BITS = "a 16- or 32-bit picture whose values use fewer bits, read as such"
 
 Image.init()  # Loads all plugins, before threads would.
 # Pillow warns about damage that it repairs, and about large pictures, which `_opened` refuses.
@@ -69,11 +67,11 @@ class Picture:
     """A picture as records store it.
 
     Attributes:
-      encoded: a JPEG or PNG file with 8-bit RGB or grey pixels, upright.
+      encoded: a JPEG or PNG file with 8-bit RGB or gray pixels, upright.
       width, height: in pixels, upright.
       orientation: the EXIF orientation of the original file, 1 to 8.
       changes: what reading changed, such as TURNED.
-      doubts: what looks wrong, such as FEWER_BITS.
+      doubts: what looks wrong, such as SMALL.
     """
 
     encoded: bytes
@@ -95,7 +93,7 @@ def contents(path: str | os.PathLike) -> bytes:
     try:
         about = os.stat(path)
         if not stat.S_ISREG(about.st_mode):  # Opening a pipe would block forever.
-            raise BadPictureError("no regular file")
+            raise BadPictureError("not a regular file")
         if about.st_size > MOST_BYTES:
             raise BadPictureError(f"a file of {about.st_size} bytes")
         with open(path, "rb") as file:
@@ -133,9 +131,9 @@ def _meaning(data: bytes) -> str:
 def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
     """Returns a picture in the form that records store; does not decode one that is in that form already.
 
-    An upright JPEG of 8-bit RGB or grey, and with `png` such a PNG, stays as it is. Any other becomes an RGB JPEG:
-    upright, 16-bit and float values scaled to 8 bits, transparent parts on white, the first frame of several. Raises
-    BadPictureError if it is not a whole picture, is too large, or its values have no known range.
+    An upright JPEG of 8-bit RGB or gray, and with `png` such a PNG, stays as it is. Any other becomes an RGB JPEG:
+    upright, transparent parts on white, the first frame of several. Raises BadPictureError if it is not whole,
+    is too large, or its values have more than 8 bits.
 
     Args:
       data: content of a file of one of FORMATS.
@@ -145,19 +143,17 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
     """
     try:
         with _opened(data) as image:
-            deep = _is_deep(image)
+            if _is_deep(image):
+                raise BadPictureError(DEEP)
             orientation = _orientation(image)
-            if _stays(image, png) and not deep and (orientation == 1 or not turn):
+            if _stays(image, png) and (orientation == 1 or not turn):
                 return Picture(data, *image.size, orientation)
             changes = [FIRST_FRAME] * (image.format != "MPO" and getattr(image, "n_frames", 1) > 1)
             image.load()
-            pixels, depth_doubts = _shallow(image, data, orientation) if deep else (image, ())
-            changes += [SCALED] * deep
-            upright = ImageOps.exif_transpose(pixels) if turn else pixels
+            upright = ImageOps.exif_transpose(image) if turn else image
             changes += [TURNED] * (turn and orientation != 1)
-            made, more, doubts = _rgb(upright)
-            encoded = jpeg(made, published=not turn)
-            return Picture(encoded, *made.size, orientation, (*changes, *more), (*depth_doubts, *doubts))
+            made, more = _rgb(upright)
+            return Picture(jpeg(made, published=not turn), *made.size, orientation, (*changes, *more))
     except BadPictureError:
         raise
     except MemoryError as error:
@@ -167,7 +163,7 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
 
 
 def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture, str, bytes, bytes]:
-    """Returns (the picture, a digest of what is stored, a thumbnail, a histogram of colours), decoded as in a run.
+    """Returns (the picture, a digest of what is stored, a thumbnail, a histogram of colors), decoded as in a run.
 
     Lossless files of the same pixels have the same digest if all become JPEG. Raises BadPictureError as `read` does,
     or if TensorFlow cannot decode the result.
@@ -197,13 +193,10 @@ def decoded(encoded: bytes) -> np.ndarray:
     return _tensor(encoded).numpy()
 
 
-def _tensor(encoded: bytes, deep: bool = False) -> Any:
-    """Decodes to uint8 [H, W, 3], or with `deep` a PNG to uint16 [H, W, channels]."""
+def _tensor(encoded: bytes) -> Any:
     import tensorflow as tf  # Imported late: who only lists files does not need it.
 
     try:
-        if deep:
-            return tf.io.decode_png(encoded, dtype=tf.uint16)
         return tf.io.decode_jpeg(encoded, channels=3)  # Reads PNG too.
     except (tf.errors.OpError, MemoryError) as error:
         raise BadPictureError(_reason(error)) from error
@@ -245,63 +238,20 @@ def _stays(image: Image.Image, png: bool) -> bool:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """Whether a picture has 16-bit colours, of which Pillow keeps only the high bytes; ask before it is loaded."""
-    grey = image.mode == "F" or image.mode.startswith("I")
-    return image.format in ("PNG", "TIFF") and not grey and any(";16" in str(part[3]) for part in image.tile)
+    """Whether a picture's values have more than 8 bits, of which Pillow keeps only the high bytes in colors."""
+    gray = image.mode == "F" or image.mode.startswith("I")
+    return gray or image.format in ("PNG", "TIFF") and any(";16" in str(part[3]) for part in image.tile)
 
 
-def _shallow(image: Image.Image, data: bytes, orientation: int) -> tuple[Image.Image, tuple[str, ...]]:
-    """Returns (a picture of 16-bit colours with 8 bits, doubts); TensorFlow reads a PNG's 16 bits."""
-    if image.format != "PNG":
-        most = max(high for _, high in image.getextrema()[:3])
-        if most < 1 << (_DEPTHS[1] - 8):  # Then the high bytes hold nearly nothing.
-            raise BadPictureError("16-bit colours that use fewer bits; save it as PNG or with 8 bits")
-        return image, ()
-    values = _tensor(data, deep=True).numpy()
-    channels = values.shape[-1]
-    colours = channels - (channels in (2, 4))
-    scaled, doubts = _eight_bits(values[..., :colours])
-    if colours < channels:
-        scaled = np.concatenate([scaled, _eight_bits(values[..., colours:])[0]], -1)
-    made = Image.fromarray(scaled.squeeze(-1) if channels == 1 else scaled)
-    made.getexif()[_ORIENTATION] = orientation
-    return made, doubts
-
-
-def _rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...], tuple[str, ...]]:
-    """Returns (8-bit RGB, changes, doubts)."""
-    if image.mode == "F" or image.mode.startswith("I"):
-        values, doubts = _eight_bits(np.asarray(image))
-        return Image.fromarray(values).convert("RGB"), (SCALED,), doubts
+def _rgb(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
+    """Returns (8-bit RGB, changes)."""
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         if layer.getextrema()[3][0] < 255:
             white = Image.new("RGBA", layer.size, "white")
-            return Image.alpha_composite(white, layer).convert("RGB"), (ON_WHITE,), ()
-        return layer.convert("RGB"), (), ()
-    return image.convert("RGB"), (), ()
-
-
-def _eight_bits(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Scales integers of 16 or 32 bits, or floats, [H, W, ...], to uint8; returns (values, doubts).
-
-    Integers have the range of the smallest of _DEPTHS that holds the largest. Floats within 0 to 1 are fractions of
-    white, and within 0 to 255 8-bit values.
-    """
-    least, most = values.min(), values.max()
-    if not (np.isfinite(least) and np.isfinite(most)) or least < 0:
-        raise BadPictureError(f"values from {least} to {most}, whose range is unknown; save it with 8 bits")
-    if values.dtype.kind == "f":
-        top = 1 if most <= 1 else 255
-        if most > top:
-            fix = "save it with 8 bits"
-            raise BadPictureError(f"values from {least} to {most}, whose range is unknown; {fix}")
-        return np.round(values.astype(np.float64) * (255 / top)).astype(np.uint8), ()
-    bits = next((bits for bits in _DEPTHS if most < 1 << bits), None)
-    if bits is None:
-        raise BadPictureError(f"values from {least} to {most}, whose range is unknown; save it with 8 bits")
-    scaled = np.round(values.astype(np.float64) * (255 / ((1 << bits) - 1))).astype(np.uint8)
-    return scaled, (FEWER_BITS,) if bits < _DEPTHS[-1] else ()
+            return Image.alpha_composite(white, layer).convert("RGB"), (ON_WHITE,)
+        return layer.convert("RGB"), ()
+    return image.convert("RGB"), ()
 
 
 def _reason(error: BaseException) -> str:

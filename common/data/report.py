@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,38 @@ FEW, IMBALANCE = 5, 50
 # So is a conversion that lost this part of its items, and more than a few: its result is not the user's data. This
 # project's choice too.
 LOST, A_FEW = 0.1, 2
+# Names that tables and programs write where a label is missing or a region has none, in lower case.
+NO_CLASS = {
+    *[
+        "nan",
+        "null",
+        "none",
+        "n/a",
+        "na",
+        "#n/a",
+        "<na>",
+        "nat",
+        "unknown",
+        "unlabeled",
+        "unlabelled",
+        "undefined",
+    ],
+    *["ignore", "__ignore__", "_background_", "__background__", "void", "dontcare", "?", "-"],
+}
+
+
+def _as_number(name: str) -> str:
+    try:
+        return str(float(name))
+    except ValueError:
+        return name
+
+
+_ALIKE = {
+    "upper and lower case": str.casefold,
+    "how a number is written": _as_number,
+    "blanks, hyphens and underscores": lambda name: re.sub(r"[-_ ]+", " ", name).strip(),
+}
 
 
 @dataclasses.dataclass
@@ -37,6 +70,7 @@ class Report:
       lines: one line for each item that was left out; `left_out` groups them by reason.
       left_out, skipped, changed, suspicious: {reason: Finding}. `left_out` holds faulty items, `skipped`
         files that are not data, such as a README.
+      chosen: {what: (its value, who chose it)}, such as {"languages": ("en de", "the files' names")}.
       lost: the reasons of `skipped` files that look like data, and of changes that lose some.
     """
 
@@ -46,7 +80,12 @@ class Report:
     skipped: dict[str, Finding] = dataclasses.field(default_factory=dict)
     changed: dict[str, Finding] = dataclasses.field(default_factory=dict)
     suspicious: dict[str, Finding] = dataclasses.field(default_factory=dict)
+    chosen: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     lost: set[str] = dataclasses.field(default_factory=set)
+
+    def choose(self, what: str, value: str, by: str) -> None:
+        """Notes a choice and its chooser: a flag, the files, or the converter."""
+        self.chosen[what] = value, by
 
     def take(self, unit: str, count: int = 1) -> None:
         """Counts items that became records."""
@@ -62,7 +101,7 @@ class Report:
             self.lines.append(printable(" ".join((line or f"{example}: {reason}").split())))
 
     def skip(self, reason: str, example: str, count: int = 1, lost: bool = False) -> None:
-        """Notes files that are not data; a `--most-broken` does not count them. `lost`: they look like data."""
+        """Notes files that are not data; `lost`: they look like data."""
         _add(self.skipped, reason, example, count)
         if lost:
             self.lost.add(reason)
@@ -78,6 +117,9 @@ class Report:
     def complete(self, balance: Sequence[tuple[str, int, int]], unit: str, split: Mapping[str, int]) -> None:
         """Adds the counts of a finished conversion; see `balance`. `split` is {"train": number, "eval": number}."""
         self.balance(balance, unit)
+        self.chosen.setdefault(
+            "split", (f"{split['train']} to train on, {split['eval']} to evaluate on", "the files")
+        )
         for part, count in split.items():
             self.take(f"{unit} to {'train on' if part == 'train' else 'evaluate on'}", count)
         taken = max(sum(split.values()), sum(train + held for _, train, held in balance))
@@ -100,11 +142,22 @@ class Report:
                 self.suspect(f"class with fewer than {FEW} {unit} to train on", f"{name} ({train})")
             if not held:
                 self.suspect(f"class without {unit} to evaluate on", name)
-        spellings: dict[str, str] = {}
-        for name, *_ in counts:
-            other = spellings.setdefault(name.casefold(), name)
-            if other != name:
-                self.suspect("classes that differ only in upper and lower case", f"{other} and {name}")
+        names = [name for name, *_ in counts]
+        for name in names:
+            if name.casefold() in NO_CLASS:
+                self.suspect("a class whose name says that there is none", name)
+        for what, spelling in _ALIKE.items():
+            seen: dict[str, str] = {}
+            for name in names:
+                other = seen.setdefault(spelling(name), name)
+                if other != name:
+                    self.suspect(f"classes that differ only in {what}", f"{other} and {name}")
+        numbered = [re.fullmatch(r"(.*\D)[-_ ]\d+", name) for name in names]
+        bases = {match.group(1) for match in numbered if match}
+        if all(numbered) and 1 < len(bases) < len(names):
+            self.suspect(
+                "classes that differ only in a last number, as of instances", " and ".join(names[:2])
+            )
         most = max(counts, key=lambda one: one[1], default=None)
         least = min(counts, key=lambda one: one[1], default=None)
         if most and least and most[1] > IMBALANCE * max(least[1], 1):
@@ -131,7 +184,8 @@ class Report:
             kind: {reason: dataclasses.asdict(one) for reason, one in getattr(self, kind).items()}
             for kind in kinds
         }
-        return {"taken": dict(self.taken), **plain}
+        chosen = {what: {"value": value, "by": by} for what, (value, by) in self.chosen.items()}
+        return {"taken": dict(self.taken), "chosen": chosen, **plain}
 
     def write(self, out: Path) -> Path:
         """Writes OUT/report.json; returns its path. Raises UserError if the folder cannot be written."""

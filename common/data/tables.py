@@ -1,8 +1,7 @@
 """Reads CSV files that list examples: a column of paths, one of labels and perhaps one of splits. TensorFlow-free.
 
 The separator is a comma, semicolon, tab or bar, whichever the first line has most. Columns may have any usual name, in
-any case. A file without a line of column names has the path first, then the label. A file *.jsonl has a JSON object a
-line instead, a file *.json a list of them.
+any case. A file without a line of column names has the path first, then the label.
 """
 
 import collections
@@ -10,14 +9,13 @@ import csv
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from common.data import split_names, text_files
 from common.data.partners import Partners, plain
 from common.data.report import Report
 from common.errors import UserError
-from common.untrusted import parsed
 
 # Names of columns as people and tools write them: pandas, Excel, Hugging Face's `file_name`, Kaggle's `image`.
 NAMES = {
@@ -29,13 +27,17 @@ NAMES = {
     "split": ("split", "set", "subset", "partition", "dataset"),
     "group": ("group", "group_id", "patient", "patient_id", "subject", "subject_id", "film", "scene"),
 }
-_YES, _NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 # Columns that often hold a split in words of their own.
-_MAYBE_SPLIT = {"fold", "folds", "kfold", "phase", "usage", "mode", "stage", *NAMES["split"]} - {"dataset"}
+_MAYBE_SPLIT = {"fold", "folds", "kfold", "phase", "usage", "mode", "stage", "set", "subset", "partition"}
 csv.field_size_limit(text_files.MOST_LINE)  # A column that is not read may hold long notes.
 _SEPARATORS = ",;\t|"
+TINY = "val_annotations.txt"  # Tiny ImageNet's list: file, class, left, top, right, bottom.
 _SHOWN = 6  # Columns in a message.
-_JSON_LINES = (".jsonl", ".ndjson")
+# Lists that are not read, by their first lines.
+_FOREIGN = (
+    (r'\{ *"|\[ *[{"]|[\[{]$', "a list in JSON"),
+    (r"(?!#)(?=[^,;\t|]+$)(\S+ +\S+|\S.* \d+)$", "a list divided by blanks, as of mmaction2 and Caffe"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,28 +59,16 @@ class Table:
     def column(self, kind: str) -> str | None:
         """Returns the name of the column for "path", "label", "split" or "group"; None if there is none.
 
-        A column with a split's name counts only if a cell names a split: others hold a data set's or a group's name. A
-        column of another name counts if all its cells name splits, both for training and for evaluation.
+        A column with a split's name counts only if a cell names a split: others hold a data set's or a group's name.
         """
-
-        def parts(name: str) -> Iterator[int | None]:
-            return (split_names.part_of(split_of(name, row[name])) for row in self.rows)
-
         names = [name for name in NAMES[kind] if name in self.columns]
         if kind == "split":
-            names = [name for name in names if name == "split" or set(parts(name)) != {None}]
-            others = () if names else set(self.columns).difference(*NAMES.values())
-            words = (name for name in self.columns if name in others and None not in parts(name))
-            names += [name for name in words if set(parts(name)) == {0, 1}]
+            names = [name for name in names if name == "split" or any(self.parts(name))]
         return next(iter(names), None)
 
-
-def split_of(column: str, cell: str) -> str:
-    """Returns the split, in lower case, that a cell names; 1 in a column is_valid is "valid", 0 is "train"."""
-    word, text = column.removeprefix("is_"), text_files.normal(cell).lower()
-    if word == column or split_names.part_of(word) is None or text not in (*_YES, *_NO):
-        return text
-    return word if text in _YES else ("val", "train")[split_names.part_of(word)]
+    def parts(self, name: str) -> list[bool]:
+        """Returns whether each cell of a column names a split."""
+        return [split_names.part_of(row[name]) is not None for row in self.rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,40 +85,54 @@ class Example:
 def read(path: str | os.PathLike) -> Table:
     """Reads a CSV file.
 
-    Raises UserError if the file cannot be read, or a row has not the header's cells; the message names file and line.
+    Raises UserError if the file cannot be read, is a list of _FOREIGN, or a row has not the header's cells; the message
+    names file and line.
     """
     path = Path(path)
     lines = text_files.read(path)
-    if path.suffix.lower() in _JSON_LINES:
-        filled = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        values = ((number, _value(path, f"line {number}: ", line)) for number, line in filled)
-        return _of_objects(path, values)
-    if path.suffix.lower() == ".json":
-        return _of_list(path, "\n".join(lines))
-    head, separator = _head(lines)
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
-    for _ in range(head):
-        next(reader)
-    rows, numbers = [], []
-    try:
-        for row in reader:
-            cells = [cell.strip() for cell in row]
-            if any(cells):
-                rows.append(cells)
-                numbers.append(reader.line_num)
-    except csv.Error as error:
-        raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes there") from error
+    start = next(filter(None, map(str.strip, lines)), "")
+    for pattern, what in _FOREIGN:
+        if re.match(pattern, start):
+            raise UserError(
+                f"{path}: {what}, which is not read; write a CSV file with the columns path,label"
+            )
+    numbered = list(_split(path, lines))
+    numbers, rows = [number for number, _ in numbered], [cells for _, cells in numbered]
     if not rows:
         raise UserError(f"{path}: no rows; expected path,label and lines of them")
     columns = tuple(map(_column, rows[0]))
     first = rows[0][0]
     if len(rows[0]) in (2, 3) and any(os.path.isfile(located(first, base)) for base in bases(path)):
         columns = ("path", "label", "split")[: len(rows[0])]
+    elif path.name == TINY:
+        columns = ("path", "label", "left", "top", "right", "bottom")
     else:
         rows, numbers = rows[1:], numbers[1:]
     if not rows:
         raise UserError(f"{path}: no rows below the line of column names; add an example a line")
     return Table(path, columns, [_row(path, columns, *row) for row in zip(rows, numbers)], numbers)
+
+
+def cells(path: str | os.PathLike) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line at which it ends, cells without spaces around them) of each row of a CSV file, column names too.
+
+    Raises UserError if the file cannot be read, or its quotes are wrong.
+    """
+    yield from _split(Path(path), text_files.read(path))
+
+
+def _split(path: Path, lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    head, separator = _head(lines)
+    reader = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
+    for _ in range(head):
+        next(reader)
+    try:
+        for row in reader:
+            stripped = [cell.strip() for cell in row]
+            if any(stripped):
+                yield reader.line_num, stripped
+    except csv.Error as error:
+        raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes there") from error
 
 
 def _head(lines: Sequence[str]) -> tuple[int, str]:
@@ -141,49 +145,13 @@ def _head(lines: Sequence[str]) -> tuple[int, str]:
         if text.lower().startswith("sep=") and len(text) == 5:
             return number + 1, text[-1]
         if text and not (text.startswith("#") and not any(sign in text for sign in _SEPARATORS)):
-            separator = max(_SEPARATORS, key=lambda sign: (line.count(sign), -_SEPARATORS.index(sign)))
-            return number, separator
+            return number, max(_SEPARATORS, key=lambda sign: (line.count(sign), -_SEPARATORS.index(sign)))
     return 0, ","
 
 
 def _column(cell: str) -> str:
     """Returns a column's name in one spelling: "File Name" is "file_name"."""
     return text_files.normal(cell).lower().replace(" ", "_").replace("-", "_")
-
-
-def _of_list(path: Path, text: str) -> Table:
-    """Returns the table of a JSON list of objects, as pandas writes it."""
-    values = _value(path, "", text)
-    if not isinstance(values, list):
-        raise UserError(f"{path}: not a JSON list of objects with path and label; write one, or a CSV file")
-    return _of_objects(path, enumerate(values, 1))
-
-
-def _value(path: Path, place: str, text: str) -> object:
-    try:
-        return parsed(text)
-    except ValueError as error:
-        raise UserError(f"{path}: {place}no JSON ({error}); correct it") from error
-
-
-def _of_objects(path: Path, numbered: Iterable[tuple[int, object]]) -> Table:
-    """Returns the table of (number for messages, JSON object) pairs."""
-    rows, numbers, several = [], [], {}
-    for number, values in numbered:
-        if not isinstance(values, dict):
-            raise UserError(f"{path}: line {number}: no JSON object; write one a line")
-        plain = {k: str(v).lower() if isinstance(v, bool) else v for k, v in values.items()}
-        several = {_column(k): number for k, v in plain.items() if isinstance(v, list | dict)} | several
-        plain = {k: v for k, v in plain.items() if isinstance(v, str | int | float) and v == v}
-        if not all(text_files.is_text(f"{name}{value}") for name, value in plain.items()):
-            raise UserError(f"{path}: line {number}: half a character, such as \\ud800; correct it")
-        rows.append({_column(name): str(value).strip() for name, value in plain.items()})
-        numbers.append(number)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    label = next((name for name in NAMES["label"] if name in columns or name in several), None)
-    if label in several:
-        raise UserError(f"{path}: line {several[label]}: {label} holds several values; give a file one class")
-    return Table(path, tuple(columns), [dict.fromkeys(columns, "") | row for row in rows], numbers)
 
 
 def _row(path: Path, columns: Sequence[str], cells: list[str], number: int) -> dict[str, str]:
@@ -216,8 +184,8 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
 
     Args:
       base: folder of relative paths; by default, the first of `bases` that has any of the files.
-      report: of a user's own list: receives columns that are not read, and rows that are there twice. With it, names
-        are also found in another spelling or folder; see common/data/partners.py.
+      report: of a user's own list: receives columns that are not read, and rows that are there twice. With it, a name
+        of an absent file may also be that of one file in a folder below; see common/data/partners.py.
     """
     names = {kind: table.column(kind) for kind in NAMES}
     if names["path"] is None or names["label"] is None:
@@ -225,60 +193,69 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
             f"{table.path}: columns {', '.join(sorted(filter(None, table.columns))[:_SHOWN]) or '(none)'}; expected "
             "path,label"
         )
-    if report and names["split"] not in (None, *NAMES["split"]):
-        report.change("a column of splits, by its cells", f"{table.path}: {names['split']}")
-    for name in sorted(set(table.columns) - {*names.values(), ""}) if report else ():
-        values = {row[name] for row in table.rows}
-        if name in _MAYBE_SPLIT and 1 < len(values) < len(table.rows):
-            report.suspect(
-                "a column that may be a split, not taken",
-                f"{table.path}: {name}: {min(values)}, {max(values)}",
-            )
-        report.skip("a column that is not read", f"{table.path}: {name}")
     cells = [row[names["path"]] for row in table.rows]
     if base is None:
         places = (p for p in bases(table.path) for cell in cells if cell and os.path.isfile(located(cell, p)))
         base = next(places, table.path.parent)
-    rows = []
+    rows: list[Example] = []
     for row, number in zip(table.rows, table.numbers):
-        label = text_files.normal(row[names["label"]])
-        for kind, cell in (("path", row[names["path"]]), ("label", label)):
-            if not cell:
+        cell, label = row[names["path"]], text_files.normal(row[names["label"]])
+        for kind, given in (("path", cell), ("label", label)):
+            if not given:
                 raise UserError(f"{table.path}: line {number}: no {names[kind]}; give every row all columns")
-        split = split_of(names["split"], row[names["split"]]) if names["split"] else ""
+        split = text_files.normal(row[names["split"]]).lower() if names["split"] else ""
         group = text_files.normal(row[names["group"]]) if names["group"] else ""
-        rows.append(Example(located(row[names["path"]], base), label, split, number, group))
-    if report is not None:
-        _respelled(rows, cells, base, table.path, report)
+        rows.append(Example(located(cell, base), label, split, number, group))
+    if report:
+        rows = _found(rows, cells, base, table.path, report)
     if not any(one.split for one in rows):
         rows = _by_folder(rows, base)
-    if report is None:
-        return rows
-    labels = {one.label for one in rows}
-    for one in rows:
-        several = re.split(r" *[|;,] *", one.label)
-        if len(several) > 1 and labels.issuperset(several):
-            report.suspect(
-                "a label of several classes, taken as a class of its own", f"{table.path}: line {one.line}"
-            )
-    once: dict[tuple[Path, str, str], Example] = {}
-    for one in rows:
-        if once.setdefault((one.path, one.label, one.split), one) is not one:
-            report.change("a row that is there twice, read once", f"{table.path}: line {one.line}")
-    return list(once.values())
+    return _said(table, names, rows, report) if report else rows
 
 
-def _respelled(rows: list[Example], cells: Sequence[str], base: Path, near: Path, report: Report) -> None:
+def _found(
+    rows: Sequence[Example], cells: Sequence[str], base: Path, near: Path, report: Report
+) -> list[Example]:
     """Gives rows of absent files the file that their cell, and no other, means in another spelling or folder."""
     inside = [os.path.relpath(row.path, base) if os.path.exists(row.path) else "" for row in rows]
-    partners, taken = Partners(base, None), {*inside, *(plain(row.label) for row in rows)}
-    absent = {cell: row for row, cell, there in zip(rows, cells, inside) if not there}
-    files = {c: partners.of_row(c, near, row.split, plain(row.label), taken) for c, row in absent.items()}
-    times = collections.Counter(files.values())
-    for number, cell in enumerate(cells):
-        if (file := files.get(cell)) and times[file] == 1:
-            report.change("a file name found in another spelling", f"{cell} as {file}")
-            rows[number] = dataclasses.replace(rows[number], path=base / file)
+    partners, taken = Partners(base, None), {*inside, *(plain(row.label) for row in rows)} - {""}
+    absent = {(c, row.split, plain(row.label)) for row, c, there in zip(rows, cells, inside) if not there}
+    files = {(c, *more): partners.of_row(c, near, *more, taken) for c, *more in sorted(absent)}
+    cells_of = collections.defaultdict(set)
+    for (cell, *_), file in files.items():
+        cells_of[file].add(cell)
+    found = []
+    for row, cell in zip(rows, cells):
+        file = files.get((cell, row.split, plain(row.label)))
+        if file and len(cells_of[file]) == 1:
+            report.change("a file name found in another folder", f"{cell} as {file}")
+            row = dataclasses.replace(row, path=base / file)
+        found.append(row)
+    return found
+
+
+def _said(
+    table: Table, names: Mapping[str, str | None], rows: Sequence[Example], report: Report
+) -> list[Example]:
+    """Returns the rows, each once; notes what of a table is not read, and what looks wrong."""
+    for name in sorted(set(table.columns) - {*names.values(), ""}):
+        values, parts = {row[name] for row in table.rows}, table.parts(name)
+        known = name in _MAYBE_SPLIT or split_names.part_of(name.removeprefix("is_")) is not None
+        if all(parts) or known and 1 < len(values) < len(table.rows):
+            what = "a column that may be a split, not taken; call it split, with train and val"
+            report.suspect(what, f"{table.path}: {name}: {min(values)}, {max(values)}")
+        report.skip("a column that is not read", f"{table.path}: {name}")
+    labels = {one.label for one in rows}
+    once: dict[tuple[Path, str, str], Example] = {}
+    for one in rows:
+        place = f"{table.path}: line {one.line}"
+        for sign in (r" *[|;,] *", " +"):
+            several = re.split(sign, one.label)
+            if len(several) > 1 and labels.issuperset(several):
+                report.suspect("a label of several classes, taken as a class of its own", place)
+        if once.setdefault((one.path, one.label, one.split), one) is not one:
+            report.change("a row that is there twice, read once", place)
+    return list(once.values())
 
 
 def _by_folder(rows: list[Example], base: Path) -> list[Example]:

@@ -6,6 +6,7 @@ file without line feeds, carriage returns end lines. Gzip files are recognized b
 """
 
 import codecs
+import contextlib
 import dataclasses
 import gzip
 import io
@@ -79,22 +80,47 @@ def lines(path: str | os.PathLike) -> Iterator[Line]:
     Raises UserError if the file cannot be read, or it is not text; the message names the file.
     """
     name = os.fspath(path)
+    with _sound(name) as (head, blocks, encoding):
+        if encoding != "utf-8":
+            yield from _wide(name, blocks, encoding)
+        else:
+            yield from map(_line, itertools.count(1), _split(blocks, _end(head, b"\n", b"\r")))
+
+
+def whole(path: str | os.PathLike) -> str:
+    """Returns a text file with lines of any length; a line feed ends each.
+
+    Raises UserError if the file cannot be read, or it is not text; the message names the file.
+    """
+    name = os.fspath(path)
+    with _sound(name) as (_, blocks, encoding):
+        content = b"".join(blocks)
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: byte {error.start} is not {encoding.upper()}; {SAVE}") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+@contextlib.contextmanager
+def _sound(name: str) -> Iterator[tuple[bytes, Iterator[bytes], str]]:
+    """Yields a text file's beginning, its content in blocks without a byte-order mark, and its encoding.
+
+    Raises UserError if it cannot be read, also in the `with` block, or begins like another kind of file.
+    """
     try:
         if name != "-" and os.path.exists(name) and not os.path.isfile(name):
-            raise UserError(f"{name}: no regular file; name a text file")
+            raise UserError(f"{name}: not a regular file; name a text file")
         with _open(name) as file:
             head = file.read(_HEAD)
             kind = next((what for start, what in _KINDS if head.startswith(start)), None)
             if kind:
                 raise UserError(f"{name}: no text: {kind}; name a text file, in UTF-8")
             mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))
-            blocks = itertools.chain([head[len(mark) :]], iter(lambda: file.read(_HEAD), b""))
-            if encoding != "utf-8":
-                yield from _wide(name, blocks, encoding)
-                return
-            if head.count(0) > _MOST_NULS * len(head):
+            if encoding == "utf-8" and head.count(0) > _MOST_NULS * len(head):
                 raise UserError(f"{name}: no text: it has NULs, as UTF-16 without a mark has; {SAVE}")
-            yield from map(_line, itertools.count(1), _split(blocks, _end(head, b"\n", b"\r")))
+            blocks = itertools.chain([head[len(mark) :]], iter(lambda: file.read(_HEAD), b""))
+            yield head, blocks, encoding
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read {name}: {reason}; name a sound file, or get a sound copy") from error

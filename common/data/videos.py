@@ -9,8 +9,9 @@ import errno
 import io
 import os
 import pathlib
+import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +20,8 @@ import numpy as np
 from av.sidedata.sidedata import Type
 from av.stream import Disposition
 from PIL import Image
+
+from common.data import pictures
 
 # FFmpeg's names of containers that hold the video itself. FFmpeg also supports playlists ("hls", "concat", "dash"),
 # which open other files or network addresses, and a playlist file may have any name.
@@ -43,6 +46,7 @@ MOST_FRAME_BYTES = 1 << 31  # Of a video's JPEG frames, which must fit in memory
 SHORT_SIDE = 256  # The usual short side of stored frames, in pixels.
 QUALITY = 92  # Of the JPEG encoder.
 _LEAST_ASPECT = 0.2  # Width of a pixel over its height; films have 0.5 to 2.
+_RATE = 25  # Frames per second of a folder of frames, which says none; as FFmpeg's image2 assumes.
 _WHOLE = 0.9  # Part of its stated duration that a whole video has at least; sound may outlast the pictures.
 
 TURNED = "video turned or mirrored as its display matrix says"
@@ -85,7 +89,7 @@ def opened(path: str | os.PathLike) -> Any:
     if not file.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
     if not file.is_file():
-        raise ValueError(f"{file}: no regular file")
+        raise ValueError(f"{file}: not a regular file")
     container = av.open(
         f"file:{file.resolve()}",  # FFmpeg would treat a name such as "concat:a|b" as an address.
         # Not `options`: PyAV 16 then frees memory it never allocated, and the process dies, if a stream appears only
@@ -123,9 +127,7 @@ def is_video(path: str | os.PathLike) -> bool:
         return False
 
 
-def read(
-    path: str | os.PathLike, short_side: int = SHORT_SIDE, rate: float = 0.0, quality: int = QUALITY
-) -> Clip:
+def read(path: str | os.PathLike, short_side: int = SHORT_SIDE) -> Clip:
     """Reads all frames of a video, scaled down to a short side of at most `short_side` pixels.
 
     Frames come in presentation order, turned and mirrored by the file's display matrix. If the end of a file is
@@ -133,12 +135,12 @@ def read(
     BadVideoError if the file has no video or no frame, or cannot be decoded from its start.
 
     Args:
-      path: any file that FFmpeg reads: mp4, avi, webm, mkv.
+      path: any file that FFmpeg reads: mp4, avi, webm, mkv; or a folder of frames, pictures of one size.
       short_side: in pixels; smaller videos keep their size.
-      rate: frames per second after resampling, to even out a variable frame rate; 0 keeps the frames as they are.
-      quality: quality setting of the JPEG encoder.
     """
-    frames = _Frames(short_side, quality, 0.0)
+    if os.path.isdir(path):
+        return _of_pictures(pathlib.Path(path), short_side)
+    frames = _Frames(short_side, 0.0)
     remark, said = "", 0.0
     try:
         with opened(path) as container:
@@ -148,10 +150,10 @@ def read(
             # What several threads make of a damaged file depends on chance; encoding the JPEGs takes longer anyway.
             stream.thread_type = "NONE"
             stream.codec_context.thread_count = 1
-            usual = rate or stream.average_rate or stream.guessed_rate
+            usual = stream.average_rate or stream.guessed_rate
             frames.span, frames.aspect = float(1 / Fraction(usual)) if usual else 1 / 25, _aspect(stream)
-            for frame in _evenly(container.decode(stream), rate) if rate else container.decode(stream):
-                frames.add(frame, timed=not rate)
+            for frame in container.decode(stream):
+                frames.add(frame)
             said = _seconds(container, stream)
     except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
         if not frames.encoded:
@@ -167,14 +169,43 @@ def read(
     return frames.clip(remark)
 
 
+def _of_pictures(folder: pathlib.Path, short_side: int) -> Clip:
+    """Reads a folder of frames in the order of the numbers in their names; JPEG files stay as they are if they fit."""
+    paths = [path for path in folder.iterdir() if path.suffix.lower() in pictures.SUFFIXES]
+    paths.sort(
+        key=lambda path: [int(part) if part.isdigit() else 0 for part in re.split(r"(\d+)", path.stem)]
+    )
+    frames, size, shrunk = [], (0, 0), False
+    for path in paths:
+        try:
+            picture = pictures.read(pictures.contents(path))
+        except pictures.BadPictureError as error:
+            raise BadVideoError(f"has a frame {path.name} that is not a whole picture ({error})") from error
+        size = size if any(size) else (picture.width, picture.height)
+        if size != (picture.width, picture.height):
+            raise BadVideoError(f"has frames of several sizes, such as {path.name}")
+        scale = short_side / min(size)
+        shrunk = scale < 1
+        if shrunk:
+            with Image.open(io.BytesIO(picture.encoded)) as image:
+                smaller = image.convert("RGB").resize([max(1, round(side * scale)) for side in size])
+            frames.append(_jpeg(smaller))
+        else:
+            frames.append(picture.encoded)
+    if not frames:
+        raise BadVideoError("holds no frame")
+    width, height = (max(1, round(side * scale)) for side in size) if shrunk else size
+    return Clip(frames, height, width, times=[n / _RATE for n in range(len(frames) + 1)], shrunk=shrunk)
+
+
 class _Frames:
     """Collects frames as JPEG files, all of the first one's size.
 
     `span` is the usual time of one in seconds, `aspect` the width of a pixel over its height.
     """
 
-    def __init__(self, short_side: int, quality: int, span: float):
-        self.span, self._short_side, self._quality = span, short_side, quality
+    def __init__(self, short_side: int, span: float):
+        self.span, self._short_side = span, short_side
         self.encoded: list[bytes] = []
         self.aspect = 1.0
         self.patched = self._turned = self._shrunk = False
@@ -182,8 +213,8 @@ class _Frames:
         self._shown = 0.0  # Seconds that the last frame is shown, if the file says.
         self._size, self._total = (0, 0), 0
 
-    def add(self, frame: av.VideoFrame, timed: bool) -> None:
-        """Adds a frame; `timed`: at its own time, else one span after the frame before.
+    def add(self, frame: av.VideoFrame) -> None:
+        """Adds a frame; one without a time is a span after the frame before.
 
         Raises BadVideoError if the frame is too large, or the frames are too many.
         """
@@ -194,9 +225,8 @@ class _Frames:
         self._turned = self._turned or _matrix(frame) != (1, 0, 0, 1)
         self._shrunk = self._shrunk or min(picture.size) < min(frame.width, frame.height)
         self.patched = self.patched or frame.is_corrupt
-        self.encoded.append(_jpeg(picture, self._quality))
-        own = timed and frame.time is not None
-        self._times.append(float(frame.time) if own else len(self._times) * self.span)
+        self.encoded.append(_jpeg(picture))
+        self._times.append(len(self._times) * self.span if frame.time is None else float(frame.time))
         self._shown = float((frame.duration or 0) * (frame.time_base or 0))
         self._total += len(self.encoded[-1])
         if len(self.encoded) > MOST_FRAMES or self._total > MOST_FRAME_BYTES:
@@ -221,23 +251,6 @@ def _seconds(container: Any, stream: Any) -> float:
         return float(stream.duration * stream.time_base)
     sound = len(container.streams) > len(container.streams.video)
     return 0.0 if sound or not container.duration else container.duration / av.time_base
-
-
-def _evenly(frames: Iterator[av.VideoFrame], rate: float) -> Iterator[av.VideoFrame]:
-    """Yields the frame shown at each time 0, 1 / rate, 2 / rate, ... after the first frame."""
-    previous, begin, number = None, 0.0, 0
-    for frame in frames:
-        if frame.time is None:
-            continue
-        if previous is None:
-            begin = frame.time
-        # The previous frame stays on screen until this frame's time.
-        while previous is not None and begin + number / rate < frame.time - 1e-6:
-            yield previous
-            number += 1
-        previous = frame
-    if previous is not None:
-        yield previous
 
 
 def _picture(
@@ -290,9 +303,9 @@ def _matrix(frame: av.VideoFrame) -> tuple[int, int, int, int]:
     return 0, signs[1] or 1, signs[2] or 1, 0
 
 
-def _jpeg(picture: Image.Image, quality: int) -> bytes:
+def _jpeg(picture: Image.Image) -> bytes:
     encoded = io.BytesIO()
-    picture.save(encoded, "JPEG", quality=quality)
+    picture.save(encoded, "JPEG", quality=QUALITY)
     return encoded.getvalue()
 
 
@@ -308,7 +321,7 @@ def write(path: str | os.PathLike, frames: np.ndarray, rate: int = 25, codec: st
                 "threads": "1",
                 "qmin": "2",
                 "qmax": "2",
-            }  # A constant quantiser, close to the best quality.
+            }  # A constant quantizer, close to the best quality.
         for image in frames:
             for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):
                 container.mux(packet)

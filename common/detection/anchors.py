@@ -20,14 +20,14 @@ def ssd(
     """Returns SSD's default boxes as fractions of the image, in the order level, anchor, y, x.
 
     The anchors of level l are a square of scale s_l, a square of scale sqrt(s_l s_{l+1}), then scale s_l in aspects 2
-    and 1/2 and, if there are six, 3 and 1/3; the wide one comes first. Sides and centres are clipped to [0, 1]
+    and 1/2 and, if there are six, 3 and 1/3; the wide one comes first. Sides and centers are clipped to [0, 1]
     (docs/sources.md, mlperf 2). Raises ValueError if the arguments have different lengths, or a number of anchors is
     neither 4 nor 6.
 
     Args:
       feature_sizes: cells along a side of each level's feature map.
       scales: s_0 ... s_L, fractions of the image's side; one more than the number of levels.
-      cells: image side divided by the spacing of the centres: 300 / 8 = 37.5 for the level with 38 cells.
+      cells: image side divided by the spacing of the centers: 300 / 8 = 37.5 for the level with 38 cells.
       per_cell: anchors per cell, 4 or 6.
 
     Returns:
@@ -43,8 +43,8 @@ def ssd(
         if number not in _ASPECTS:
             raise ValueError(f"{number} anchors per cell; known: {sorted(_ASPECTS)}")
         for height, width in _shapes(scales[level], scales[level + 1], _ASPECTS[number]):
-            centres = (np.arange(size) + 0.5) / spacing
-            cy, cx = np.meshgrid(centres, centres, indexing="ij")
+            centers = (np.arange(size) + 0.5) / spacing
+            cy, cx = np.meshgrid(centers, centers, indexing="ij")
             sides = np.broadcast_to([height, width], [size * size, 2])
             levels.append(np.concatenate([np.stack([cy.ravel(), cx.ravel()], -1), sides], -1))
     return np.clip(np.concatenate(levels), 0.0, 1.0)
@@ -78,6 +78,16 @@ def pyramid(
         grid[..., 0], grid[..., 1], grid[..., 2:] = cy[:, None], cx, sides[:, None, None]
         anchors.append(grid.reshape(-1, 4))
     return np.concatenate(anchors)
+
+
+def rounded_aspects(stride: int) -> list[tuple[float, float]]:
+    """Returns (height, width) factors as Detectron rounds them: of `stride` pixels, for areas of stride^2.
+
+    NV maskrcnn_benchmark/modeling/rpn/anchor_generator.py 225-264 (`_ratio_enum`); in the order of PYRAMID_ASPECTS.
+    """
+    widths = [np.round(np.sqrt(stride**2 / ratio)) for ratio in (1.0, 0.5, 2.0)]
+    heights = [np.round(width * ratio) for width, ratio in zip(widths, (1.0, 0.5, 2.0))]
+    return [(height / stride, width / stride) for height, width in zip(heights, widths)]
 
 
 def _shapes(scale: float, following: float, aspects: Sequence[int]) -> list[tuple[float, float]]:

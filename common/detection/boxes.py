@@ -1,6 +1,6 @@
-"""Converts, compares and encodes boxes: [..., 4] tensors of corners or centres, in any unit.
+"""Converts, compares and encodes boxes: [..., 4] tensors of corners or centers, in any unit.
 
-Corners are (ymin, xmin, ymax, xmax), centres are (cy, cx, h, w). All functions are element-wise, keep the dtype and
+Corners are (ymin, xmin, ymax, xmax), centers are (cy, cx, h, w). All functions are element-wise, keep the dtype and
 compile under XLA.
 """
 
@@ -14,15 +14,15 @@ SSD_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
 SMALLEST_SIDE = 1e-8  # As in tf-models-official official/vision/ops/box_ops.py (EPSILON).
 
 
-def to_corners(centres: tf.Tensor) -> tf.Tensor:
-    """(cy, cx, h, w) -> (ymin, xmin, ymax, xmax)."""
-    middle, size = centres[..., :2], centres[..., 2:]
-    return tf.concat([middle - size / 2, middle + size / 2], -1)
+def to_corners(centers: tf.Tensor, extra: float = 0.0) -> tf.Tensor:
+    """(cy, cx, h, w) -> (ymin, xmin, ymax, xmax); the inverse of `to_centers`."""
+    middle, size = centers[..., :2], centers[..., 2:]
+    return tf.concat([middle - size / 2, middle + size / 2 - extra], -1)
 
 
-def to_centres(corners: tf.Tensor) -> tf.Tensor:
-    """(ymin, xmin, ymax, xmax) -> (cy, cx, h, w)."""
-    low, high = corners[..., :2], corners[..., 2:]
+def to_centers(corners: tf.Tensor, extra: float = 0.0) -> tf.Tensor:
+    """(ymin, xmin, ymax, xmax) -> (cy, cx, h, w); sides count `extra` more, 1 where a corner is the last pixel."""
+    low, high = corners[..., :2], corners[..., 2:] + extra
     return tf.concat([(low + high) / 2, high - low], -1)
 
 
@@ -71,18 +71,21 @@ def clip(boxes: tf.Tensor, height: float | tf.Tensor = 1.0, width: float | tf.Te
     return tf.minimum(tf.maximum(boxes, 0), size)
 
 
-def encode(boxes: tf.Tensor, anchors: tf.Tensor, weights: Sequence[float] = SSD_WEIGHTS) -> tf.Tensor:
+def encode(
+    boxes: tf.Tensor, anchors: tf.Tensor, weights: Sequence[float] = SSD_WEIGHTS, extra: float = 0.0
+) -> tf.Tensor:
     """Encodes boxes relative to anchors, as a network predicts them.
 
     Args:
       boxes: corners [..., 4]; sides are at least SMALLEST_SIDE, so that padding stays finite.
-      anchors: centres [..., 4].
+      anchors: centers [..., 4].
       weights: scales of (cy, cx, h, w).
+      extra: see `to_centers`.
 
     Returns:
-      [..., 4], scaled: the centre's offset relative to the anchor's sides, and the logarithms of the side ratios.
+      [..., 4], scaled: the center's offset relative to the anchor's sides, and the logarithms of the side ratios.
     """
-    target = to_centres(boxes)
+    target = to_centers(boxes, extra)
     ratio = tf.maximum(target[..., 2:], SMALLEST_SIDE) / anchors[..., 2:]
     offset = (target[..., :2] - anchors[..., :2]) / anchors[..., 2:]
     return tf.concat([offset, tf.math.log(ratio)], -1) * tf.constant(weights, boxes.dtype)
@@ -93,21 +96,23 @@ def decode(
     anchors: tf.Tensor,
     weights: Sequence[float] = SSD_WEIGHTS,
     max_log_ratio: float | None = None,
+    extra: float = 0.0,
 ) -> tf.Tensor:
     """Decodes predictions to corners [..., 4]; the inverse of `encode`.
 
     Args:
       codes: the network's predictions, [..., 4].
-      anchors: centres [..., 4].
+      anchors: centers [..., 4].
       weights: scales of (cy, cx, h, w).
       max_log_ratio: upper limit of the side ratios' logarithms, to avoid overflow; None for no limit.
+      extra: see `to_centers`.
     """
     codes = codes / tf.constant(weights, codes.dtype)
     ratio = codes[..., 2:]
     if max_log_ratio is not None:
         ratio = tf.minimum(ratio, max_log_ratio)
     middle = codes[..., :2] * anchors[..., 2:] + anchors[..., :2]
-    return to_corners(tf.concat([middle, tf.exp(ratio) * anchors[..., 2:]], -1))
+    return to_corners(tf.concat([middle, tf.exp(ratio) * anchors[..., 2:]], -1), extra)
 
 
 def flip_columns(boxes: tf.Tensor) -> tf.Tensor:

@@ -50,7 +50,7 @@ def ground_truth(annotations: str) -> COCO:
         raise ValueError(f"cannot read {annotations}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"{annotations} is no COCO annotation file ({type(error).__name__}: {error})"
+            f"{annotations} is not a COCO annotation file ({type(error).__name__}: {error})"
         ) from error
     truth = COCO()
     truth.dataset = content
@@ -254,11 +254,12 @@ def average_precision(
       of each class that the images show.
     """
     truth = ground_truth(os.fspath(annotations))
-    if not results:
-        shown = {item["category_id"] for item in truth.dataset["annotations"]}
-        return dict.fromkeys([*STATISTICS, *(OF_CLASS + truth.cats[i]["name"] for i in sorted(shown))], 0.0)
     with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = COCOeval(truth, truth.loadRes(list(results)), kind)
+        found = truth.loadRes(list(results)) if results else COCO()
+        if not results:  # loadRes reads the first result.
+            found.dataset = truth.dataset | {"annotations": []}
+            found.createIndex()
+        evaluation = COCOeval(truth, found, kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

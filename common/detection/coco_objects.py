@@ -1,15 +1,13 @@
 """Normalizes the objects of a user's annotations: checks each box and mask before any C library reads it."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from common.data.folder_conversion import Looked
 from common.data.report import Report
-from common.detection import shapes
+from common.detection import label_lines, shapes
 from common.detection.annotation_formats import Source
 from common.detection.shapes import BadShapeError, key_of
 
@@ -20,27 +18,14 @@ _OUTSIDE = 0.5  # Part of a box outside of its picture from which it is suspicio
 _APART = 0.5  # Overlap of a box and the box around its mask below which they are suspicious.
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """A sound picture: its entry in the result, what is known of it, and whether its boxes must be turned with it."""
-
-    entry: dict[str, Any]
-    looked: Looked
-    turn: bool
-
-    def given_size(self) -> tuple[int, int]:
-        """Returns the (height, width) on which the annotations are."""
-        size = self.looked.height, self.looked.width
-        return size[::-1] if self.turn and self.looked.orientation >= 5 else size
-
-
+Entry = dict[str, Any]  # Of a sound picture in the result: id, file_name, width, height.
 # What is (suspicious, noted) of an object, until it is known that the object is taken.
 Notes = list[tuple[bool, str]]
 
 
 def of_source(
     source: Source,
-    places: Mapping[str, Place | None],
+    places: Mapping[str, Entry | None],
     numbers: Mapping[str, int],
     masks: bool,
     report: Report,
@@ -48,7 +33,7 @@ def of_source(
     """Returns the entries of a source's usable objects, numbered from 1; the others get a line in the report.
 
     Args:
-      places: what is known of each picture, by its id; None for a picture that was left out.
+      places: the entry of each picture, by its id; None for a picture that was left out.
       numbers: {id of a category: its number}.
       masks: whether every object needs a mask; without, masks are dropped.
     """
@@ -74,8 +59,10 @@ def of_source(
         try:
             entry = _object(item, places[key], numbers, masks, source.fractions, notes)
         except BadShapeError as error:
+            places[key]["lost"] = places[key].get("lost", 0) + 1
             report.leave_out(_kind(str(error)), place, f"{place}: {error}")
             continue
+        label_lines.suspect_score(report, item.get("score", ""), place)
         for suspicious, what in notes:
             (report.suspect if suspicious else report.change)(what, place)
         objects.append({**entry, "id": len(objects) + 1})
@@ -91,7 +78,7 @@ def _kind(reason: str) -> str:
 
 def _object(
     item: Mapping[str, Any],
-    place: Place,
+    place: Entry,
     numbers: Mapping[str, int],
     masks: bool,
     fractions: bool,
@@ -102,7 +89,10 @@ def _object(
     if category not in numbers:
         raise BadShapeError(f"category {shapes.shown(item.get('category_id'))} is unknown")
     crowd = _crowd(item.get("iscrowd"), notes)
-    height, width = place.given_size()
+    if not crowd and str(item.get("ignore", 0)).strip().lower() in _YES:
+        notes.append((False, "an object marked as difficult or to ignore, taken as a crowd: not trained on"))
+        crowd = 1
+    height, width = place["height"], place["width"]
     given, shape = item.get("bbox"), item.get("segmentation")
     if fractions:
         given = [value * side for value, side in zip(given, (width, height) * 2)]
@@ -110,16 +100,13 @@ def _object(
     if masks:
         shape = shapes.checked(shape, height, width)
     box = _box(given, shape, height, width, notes)
-    if place.turn:
-        box = shapes.turned_box(box, place.looked.orientation, height, width)
-        shape = shapes.turned_shape(shape, place.looked.orientation, height, width) if masks else None
-    box = _clipped(box, place.entry["height"], place.entry["width"], notes)
+    box = _clipped(box, height, width, notes)
     if masks:
-        _check_mask(shape, box, place.entry["height"], place.entry["width"], notes)
+        _check_mask(shape, box, height, width, notes)
     area = item.get("area")
     usable = isinstance(area, int | float) and 0 < area < 1 << 40
     return {
-        "image_id": place.entry["id"],
+        "image_id": place["id"],
         "category_id": numbers[category],
         "bbox": box,
         "area": float(area) if usable else box[2] * box[3],

@@ -71,7 +71,7 @@ class Categories:
         inside = (labels >= 0) & (labels <= max(self.ids))
         return tf.gather(table, tf.where(inside, labels, max(self.ids) + 1))
 
-    def of(self, objects: Objects) -> tf.Tensor:
+    def classes_of(self, objects: Objects) -> tf.Tensor:
         """Returns a record's classes; an unknown id ends the stream with an error that names the image."""
         classes = self.to_class(objects["labels"])
         message = ["category is not in the annotation file", "image", objects["image_id"]]
@@ -92,7 +92,7 @@ def splits(config: Any, data_dir: str | os.PathLike, fix: str) -> tuple[list[str
 
 
 def decoded(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes to uint8 [H, W, 3]; converts greyscale JPEG, and PNG, to RGB."""
+    """Decodes to uint8 [H, W, 3]; converts grayscale JPEG, and PNG, to RGB."""
     return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
 
 
@@ -121,7 +121,7 @@ def _category_ids(annotations: str) -> tuple[int, ...]:
         raise UserError(_unreadable(annotations)) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"{annotations} is no COCO annotation file ({type(error).__name__}: {error}); download it again"
+            f"{annotations} is not a COCO annotation file ({type(error).__name__}: {error}); download it again"
         ) from error
     if not ids or ids[0] < 1:
         raise UserError(f"{annotations}: categories {list(ids[:3])}: needs some, of ids from 1 on")
@@ -264,7 +264,7 @@ def complaint(
     try:
         size = tf.io.decode_jpeg(objects["encoded"], channels=3).shape[:2]
     except tf.errors.InvalidArgumentError:
-        return f"image {image}: image/encoded is no JPEG or PNG image"
+        return f"image {image}: image/encoded is not a JPEG or PNG image"
     if sized and objects["size"].numpy().tolist() != list(size):
         return (
             f"image {image}: it has {list(size)} pixels, the record says {objects['size'].numpy().tolist()}"
@@ -278,7 +278,7 @@ def _mask_complaint(found: Objects, size: list[int]) -> str | None:
         try:
             shape = tf.io.decode_png(png, channels=1).shape[:2]
         except tf.errors.InvalidArgumentError:
-            return f"image {image}: a mask is no PNG image"
+            return f"image {image}: a mask is not a PNG image"
         if list(shape) != size:
             return f"image {image}: a mask of {list(shape)} pixels, the image has {size}"
     return None

@@ -10,12 +10,12 @@ from common.data import folder_conversion, given_splits, split_names
 from common.data.folder_conversion import Options
 from common.data.partners import Partners, stems
 from common.data.report import Report
-from common.detection import annotation_formats, foreign_formats, labelme, splits, voc, yolo
+from common.detection import formats, mask_files, picture_files, sequences, splits, yolo
 from common.detection.annotation_formats import Source
 from common.errors import UserError
 from common.untrusted import parsed
 
-_HELP = "expected COCO's JSON (or VIA's, LabelMe's, CreateML's) beside the pictures, Pascal VOC's XML, or YOLO's labels"
+_HELP = "expected COCO's JSON (or LabelMe's) beside the pictures, Pascal VOC's XML, or YOLO's labels"
 
 # Files of other tasks that COCO has beside its instances.
 _OTHER_TASKS = re.compile("caption|keypoint|panoptic|stuff|image_info")
@@ -29,7 +29,7 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
     """
     report = options.report
     if folder.is_file():
-        known = foreign_formats.of_file(folder)
+        known = formats.of_file(folder)
         raise UserError(
             f"{folder}: {f'annotations of {known}' if known else 'a file; name the folder around it'}"
         )
@@ -62,14 +62,22 @@ def _found(folder: Path, report: Report) -> tuple[Source, Source | None]:
         return _json(folder, known, report), None
     inside = folder_conversion.files(folder)
     xml = [path for path in inside if path.suffix.lower() == ".xml"]
-    foreign = foreign_formats.first(xml[:8])
+    foreign = formats.first(xml[:8])
     if foreign:
         raise UserError(foreign)
-    if xml and (any(map(voc.is_voc, xml)) or not yolo.Labels(folder).unused()):
+    if xml and (any(map(picture_files.is_voc, xml)) or not yolo.Labels(folder).unused()):
         if second:
-            return voc.read(first, report), voc.read(second, report)
-        return voc.read(folder, report), None
-    return yolo.find(folder, report, foreign_formats.first(inside) or f"{folder}: no annotations; {_HELP}")
+            return picture_files.voc(first, report), picture_files.voc(second, report)
+        return picture_files.voc(folder, report), None
+    for read in (mask_files.find, sequences.find):
+        parts = [read(part, report) for part in ([first, second] if second else [folder])]
+        if parts[0]:
+            if second and not parts[1]:
+                report.suspect("a folder to evaluate on without labels, not read", f"{second}/")
+            return parts[0], parts[1] if second else None
+    sequences.refuse_detected(inside)
+    foreign = formats.first(inside)
+    return yolo.find(folder, report, foreign or f"{folder}: no annotations; {_HELP}")
 
 
 def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
@@ -82,7 +90,7 @@ def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
     inside = [path for path in files if path.suffix.lower() == ".json"]
     near = [path for path in inside if path.parent in (folder, folder / "annotations")]
     if inside and not near:
-        xml = any(voc.is_voc(path) for path in files if path.suffix.lower() == ".xml")
+        xml = any(picture_files.is_voc(path) for path in files if path.suffix.lower() == ".xml")
         near = [] if xml or yolo.has_labels(folder) else inside
     instances = any("instances" in path.stem.lower() for path in near)
     paths = [path for path in near if not (instances and _OTHER_TASKS.search(path.stem.lower()))]
@@ -95,10 +103,10 @@ def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
                 raise
             report.leave_out("no JSON file", str(path), str(error))
             continue
-        if labelme.is_labelme(contents[path]):  # Of each picture there is one.
+        if formats.is_labelme(contents[path]):  # Of each picture there is one.
             return {**dict.fromkeys(inside), **contents}
-    known = {path: content for path, content in contents.items() if annotation_formats.is_known(content)}
-    foreign = {path: foreign_formats.of_json(content) for path, content in contents.items()}
+    known = {path: content for path, content in contents.items() if formats.is_known(content)}
+    foreign = {path: formats.of_json(content) for path, content in contents.items()}
     known = {path: known[path] for path in known if not foreign[path]} or known
     if not known and any(foreign.values()):
         raise UserError(next(f"{path}: annotations of {text}" for path, text in foreign.items() if text))
@@ -112,7 +120,7 @@ def _pair(known: Mapping[Path, Any], folder: Path, report: Report) -> tuple[Path
     """Returns a training and an evaluation split's files by the words of their names; None if they are not a pair."""
     words = {path: split_names.word_of(os.path.relpath(path.with_suffix(""), folder)) for path in known}
     train, held = split_names.pair(words)
-    if len(train) != 1 or len(held) != 1 or any(map(labelme.is_labelme, known.values())):
+    if len(train) != 1 or len(held) != 1 or any(map(formats.is_labelme, known.values())):
         return None
     for path in known:
         if path not in (train[0], held[0]):
@@ -121,18 +129,14 @@ def _pair(known: Mapping[Path, Any], folder: Path, report: Report) -> tuple[Path
 
 
 def _json(folder: Path, known: Mapping[Path, Any], report: Report) -> Source:
-    """Reads one annotation file of COCO, VIA or CreateML, or LabelMe's, of which every picture has one."""
-    if any(map(labelme.is_labelme, known.values())):
-        return labelme.read(folder, list(known), report)
+    """Reads one annotation file of COCO, or LabelMe's, of which every picture has one."""
+    if any(map(formats.is_labelme, known.values())):
+        return picture_files.labelme(folder, list(known), report)
     if len(known) > 1:
         names = ", ".join(path.name for path in list(known)[:4])
         raise UserError(f"{folder}: several annotation files ({names}); name one with --annotations")
     ((path, content),) = known.items()
-    if annotation_formats.is_via(content):
-        content = annotation_formats.via(content, path, report)
-    elif annotation_formats.is_createml(content):
-        content = annotation_formats.createml(content, path, report)
-    known = foreign_formats.of_json(content)
+    known = formats.of_json(content)
     if known:
         raise UserError(f"{path}: annotations of {known}")
     if not isinstance(content, dict) or not isinstance(content.get("images"), list):
@@ -145,7 +149,7 @@ def _json(folder: Path, known: Mapping[Path, Any], report: Report) -> Source:
 
 def _parsed(path: Path) -> Any:
     if os.path.exists(path) and not os.path.isfile(path):  # Opening a pipe would block forever.
-        raise UserError(f"{path}: no regular file; name another")
+        raise UserError(f"{path}: not a regular file; name another")
     try:
         return parsed(path.read_bytes())
     except UnicodeDecodeError as error:

@@ -1,6 +1,7 @@
 """Normalizes a user's annotations: reads what has one meaning, and leaves out, with a line, what has none."""
 
 import collections
+import dataclasses
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,21 +11,21 @@ from typing import Any
 from common.data import folder_conversion, text_files
 from common.data.folder_conversion import Looked
 from common.data.report import Report
-from common.detection import annotation_formats, shapes
+from common.detection import annotation_formats, label_lines, shapes
 from common.detection.annotation_formats import Source
-from common.detection.coco_objects import Place, of_source
+from common.detection.coco_objects import Entry, of_source
 from common.detection.shapes import BadShapeError, key_of
 from common.errors import UserError
 from common.untrusted import stays_inside
 
-# Boxes count as corners if there are this many, and this part of them leaves the picture when read as COCO has them.
-# Both are this project's choice.
-_LEAST_CORNERS, _MOST_OUTSIDE = 8, 0.25
+# Names of regions that are not objects, in lower case: LabelMe's labels.txt, KITTI, VisDrone, and the usual background.
+IGNORED = {"__ignore__", "ignore", "dontcare", "don't care", "ignored regions"}
+NO_OBJECT = IGNORED | {"_background_", "__background__", "background"}
 
 UNCLEAR = (
     "the EXIF tag turns the picture, and nothing says whether its boxes are on the turned one; taken as such"
 )
-TURNED_ALONG = "boxes were on the stored pixels; turned with the picture as its EXIF tag says"
+NOT_TURNED = "its EXIF tag turns it, but its boxes are on the stored pixels; save it turned, without the tag"
 
 
 def tidy(
@@ -55,16 +56,64 @@ def tidy(
     first = 1
     for source in sources:
         _check_pixels(source)
-        places = _places(source, first, report)
-        images = list({id(place.entry): place.entry for place in places.values() if place}.values())
+        places, looked = _places(source, first, report)
+        images = list({entry["id"]: entry for entry in places.values() if entry}.values())
         first += len(images)
         _check_corners(source, places)
-        objects = of_source(source, places, numbers, masks, report)
+        objects = of_source(_objects_alone(source, places, report), places, numbers, masks, report)
+        images = _without_lost(images, objects, report)
         categories = [{"id": number, "name": name} for number, name in enumerate(classes, 1)]
         contents.append({"images": images, "annotations": objects, "categories": categories})
-        known.append({p.entry["file_name"]: p.looked for p in places.values() if p})
+        known.append(looked)
     _report_unlisted(sources, report)
     return contents, classes, known
+
+
+def _objects_alone(source: Source, places: Mapping[str, Entry | None], report: Report) -> Source:
+    """Returns a source without its regions of NO_OBJECT; a picture's entry counts those to ignore as `ignored`."""
+    names = {key_of(c["id"]): str(c["name"]).strip().casefold() for c in source.content["categories"]}
+    kept = []
+    for item in source.content["annotations"]:
+        name = names.get(key_of(item.get("category_id")) if isinstance(item, dict) else None, "")
+        if name not in NO_OBJECT:
+            kept.append(item)
+        elif name in IGNORED:
+            report.suspect(
+                "a region to ignore, left out; a network learns it as background", f"{source.named}: {name}"
+            )
+            if entry := places.get(key_of(item.get("image_id")) or ""):
+                entry["ignored"] = entry.get("ignored", 0) + 1
+        else:
+            report.change(
+                "a region of background, which is not an object, left out", f"{source.named}: {name}"
+            )
+    return dataclasses.replace(source, content={**source.content, "annotations": kept})
+
+
+ALL_LOST = "a picture all of whose objects were left out, left out with them"
+ALL_IGNORED = "a picture that has only regions to ignore, left out with them"
+SOME_LOST = "a picture some of whose objects were left out; a network learns them as background"
+
+
+def _without_lost(
+    images: Sequence[dict[str, Any]], objects: Sequence[Mapping[str, Any]], report: Report
+) -> list[dict[str, Any]]:
+    """Returns the entries of pictures without those that lost all objects, or have only regions to ignore.
+
+    They would say that there are no objects.
+    """
+    with_objects, kept = {item["image_id"] for item in objects}, []
+    for entry in images:
+        lost, ignored = entry.pop("lost", 0), entry.pop("ignored", 0)
+        if (lost or ignored) and entry["id"] not in with_objects:
+            reason = ALL_LOST if lost else ALL_IGNORED
+            report.change(reason, entry["file_name"])
+            report.lost.add(reason)
+            continue
+        if lost:
+            report.suspect(SOME_LOST, entry["file_name"])
+        kept.append(entry)
+    return kept
 
 
 def _report_unlisted(sources: Sequence[Source], report: Report) -> None:
@@ -103,7 +152,11 @@ def _categories(sources: Sequence[Source]) -> dict[str, str]:
                 raise UserError(f"{source.named}: category {key} is {name!r}, elsewhere {names[key]!r}")
             order.setdefault(key, (isinstance(given, str), given))
             above.add(str(entry.get("supercategory")))
-    kept = {key: name for key, name in names.items() if key in used or name not in above}
+    kept = {
+        key: name
+        for key, name in names.items()
+        if name.casefold() not in NO_OBJECT and (key in used or name not in above)
+    }
     if not kept:
         raise UserError(f"{sources[0].named}: no categories; annotate objects first")
     return {key: kept[key] for key in sorted(kept, key=order.__getitem__)}
@@ -126,58 +179,50 @@ def _check_pixels(source: Source) -> None:
         raise UserError(f"{source.named}: every bbox lies within 0 to 1; {fix}")
 
 
-def _check_corners(source: Source, places: Mapping[str, Place | None]) -> None:
-    """Refuses a file whose boxes are two corners: as such all fit the pictures, as x, y, width, height many do not."""
-    count = outside = 0
-    for key, (x, y, right, bottom) in _boxed(source):
-        place = places.get(key or "")
-        if place is None:
-            continue
-        height, width = place.given_size()
-        if not (x < right <= width + 1 and y < bottom <= height + 1):
-            return
-        count += 1
-        outside += not _fits([x, y, right, bottom], (width, height))
-    if count >= _LEAST_CORNERS and outside >= count * _MOST_OUTSIDE:
-        raise UserError(
-            f"{source.named}: every bbox fits its picture as two corners x1, y1, x2, y2, but {outside} of {count} do "
-            "not as x, y, width, height; convert them to that"
-        )
+def _check_corners(source: Source, places: Mapping[str, Entry | None]) -> None:
+    """Refuses a file whose boxes are corners or centers: as such all fit, as x, y, width, height many do not."""
+    found = [(places.get(key or ""), box) for key, box in _boxed(source)]
+    boxes = [(box, (entry["width"], entry["height"])) for entry, box in found if entry]
+    other = label_lines.other_layout(*([one[i] for one in boxes] for i in (0, 1)), "corner")
+    if other:
+        raise UserError(f"{source.named}: {other}; convert them to that")
 
 
-def _places(source: Source, first: int, report: Report) -> dict[str, Place | None]:
-    """Returns {key of the id: picture, or None if it was left out}; numbers the sound pictures from `first`."""
+def _places(source: Source, first: int, report: Report) -> tuple[dict[str, Entry | None], dict[str, Looked]]:
+    """Returns ({key of the id: entry in the result, or None}, {file name: what is known of the picture}).
+
+    None stands for a picture that was left out. The sound pictures are numbered from `first`.
+    """
     listed = _listed(source, report)
     files = list(dict.fromkeys(listed.values()))
     results = folder_conversion.examined(
         files, lambda file: folder_conversion.look(source.folder / file, png=True) if file else ""
     )
+    said = {key_of(image.get("id")): image for image in source.content["images"] if isinstance(image, dict)}
     boxes: dict[str | None, list[list[float]]] = collections.defaultdict(list)
     for key, box in _boxed(source):
         boxes[key].append(box)
-    said = {key_of(image.get("id")): image for image in source.content["images"] if isinstance(image, dict)}
-    by_file: dict[str, Place | None] = {}
+    by_file: dict[str, Entry | None] = {}
+    known: dict[str, Looked] = {}
     looked = dict(zip(files, results))
-    places: dict[str, Place | None] = {}
-    number = first
+    places: dict[str, Entry | None] = {}
     for key, file in listed.items():
         result = looked[file]
         if file in by_file:
             if file:
                 report.change("a picture under two ids, read as one", file)
-            places[key] = by_file[file]
         elif isinstance(result, str):
             if result:
                 report.leave_out("no whole picture", file, result)
-            places[key] = by_file[file] = None
+            by_file[file] = None
+        elif not _fits(said[key], boxes[key], result, str(source.folder / file), report):
+            by_file[file] = None
         else:
-            path = source.folder / file
-            turn = _frame(said[key], result, boxes[key], str(path), report)
             size = {"width": result.width, "height": result.height}
-            entry = {"id": number, "file_name": file, **size}
-            places[key] = by_file[file] = None if turn is None else Place(entry, result, turn)
-            number += turn is not None
-    return places
+            entry = {"id": first + len(known), "file_name": file, **size, "lost": said[key].get("lost", 0)}
+            by_file[file], known[file] = entry, result
+        places[key] = by_file[file]
+    return places, known
 
 
 def _listed(source: Source, report: Report) -> dict[str, str]:
@@ -220,36 +265,29 @@ def _file(source: Source, name: str, report: Report) -> str:
     return ""
 
 
-def _frame(
-    entry: Mapping[str, Any], looked: Looked, boxes: list[list[float]], path: str, report: Report
-) -> bool | None:
-    """Whether a picture's boxes are on the stored pixels and must be turned; None if it must be left out.
-
-    The entry's size says on which pixels the boxes are, else the boxes themselves where they fit on one only.
-    """
+def _fits(
+    entry: Mapping[str, Any], boxes: Sequence[Sequence[float]], looked: Looked, path: str, report: Report
+) -> bool:
+    """Whether an entry's size, or else its boxes, fit its picture as it is shown; the report says why not."""
     upright = looked.width, looked.height
     stored = upright[::-1] if looked.orientation >= 5 else upright
     try:
         said = _size(entry)
     except BadShapeError as error:
         report.leave_out("its size is not a number of pixels", path, f"{path}: {error}")
-        return None
-    if said is not None and said not in (upright, stored):
-        line = f"{path}: has {upright[0]}x{upright[1]} pixels, its entry says {said[0]}x{said[1]}"
-        report.leave_out("its size differs from its entry's", path, line)
-        return None
-    if looked.orientation == 1:
         return False
-    if upright != stored:
-        if said is None:
-            fits = [all(_fits(box, size) for box in boxes) for size in (upright, stored)]
-            said = {(True, False): upright, (False, True): stored}.get(tuple(fits))
-        if said is not None:
-            if said == stored:
-                report.change(TURNED_ALONG, path)
-            return said == stored
-    report.suspect(UNCLEAR, path)
-    return False
+    if said not in (None, upright):
+        line = f"{path}: has {upright[0]}x{upright[1]} pixels, its entry says {said[0]}x{said[1]}"
+        reason = "its size differs from its entry's"
+        report.leave_out(*((NOT_TURNED, path) if said == stored else (reason, path, line)))
+        return False
+    on_upright, on_stored = (all(label_lines.fits(box, size) for box in boxes) for size in (upright, stored))
+    if said is None and on_stored and not on_upright:
+        report.leave_out(NOT_TURNED, path)
+        return False
+    if looked.orientation != 1 and (said is None or upright == stored):
+        report.suspect(UNCLEAR, path)
+    return True
 
 
 def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -267,7 +305,3 @@ def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
             raise BadShapeError(f"{side} is {shapes.shown(value)}")
         sides.append(int(number))
     return (sides[0], sides[1]) if min(sides) > 0 else None
-
-
-def _fits(box: Sequence[float], size: tuple[int, int]) -> bool:
-    return box[0] + box[2] <= size[0] + 1 and box[1] + box[3] <= size[1] + 1

@@ -40,7 +40,7 @@ def check(content: Any, source: str, masks: bool = False) -> None:
 
 def _check_entry(entry: Any, fields: Mapping[str, Callable[[Any], bool]], place: str) -> None:
     if not isinstance(entry, dict):
-        raise UserError(f"{place} is no object; get a sound copy")
+        raise UserError(f"{place} is not an object; get a sound copy")
     for field, holds in fields.items():
         if not holds(entry.get(field)):
             shown = repr(entry[field])[:40] if field in entry else "missing"

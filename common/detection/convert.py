@@ -2,8 +2,8 @@
 
     python -m common.detection.convert DATA_DIR --train train2017.zip --val val2017.zip \\
         --annotations annotations_trainval2017.zip [--masks]
-    python -m common.detection.convert DATA_DIR --train photos --train-annotations train.json \\
-        --val photos --val-annotations val.json --train-shards 4 --val-shards 2
+    python -m common.detection.convert DATA_DIR --train photos --train_annotations train.json \\
+        --val photos --val_annotations val.json --train_shards 4 --val_shards 2
 
 Zip files are read in place, never unpacked. The annotation files are copied next to the records as
 instances_train2017.json and instances_val2017.json. A shard gets its name when it is complete; after an interruption,
@@ -62,7 +62,7 @@ class Pictures:
             read = pictures.read if self._upright else _checked
             picture = read(encoded, png=True, turn=self._upright)
         except pictures.BadPictureError as error:
-            raise UserError(f"{where} is no whole picture ({error}); get a sound copy") from error
+            raise UserError(f"{where} is not a whole picture ({error}); get a sound copy") from error
         said = image["width"], image["height"]
         if (picture.width, picture.height) != said:
             raise UserError(
@@ -130,7 +130,7 @@ def convert(
     coco_write.check(content, named, masks)
     images, objects = content["images"], coco_write.by_image(content)
     if not 1 <= shards <= len(images):
-        raise UserError(f"--{split}-shards {shards}: must be 1..{len(images)}, the number of images")
+        raise UserError(f"--{split}_shards {shards}: must be 1..{len(images)}, the number of images")
     of_files = [Path(source, image["file_name"]) for image in images] if os.path.isdir(source) else [source]
     about = f"{hashlib.sha256(annotations).hexdigest()} {shards} {masks} {conversion.fingerprint(of_files)}"
     conversion.keep_apart(folder, [split], f"convert-{split}.txt", about)
@@ -168,12 +168,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("data_dir", help="folder for the TFRecords")
     parser.add_argument("--annotations", help="annotations_trainval2017.zip")
-    parser.add_argument("--annotations-md5", help="refuse an annotation zip file with another checksum")
+    parser.add_argument("--annotations_md5", help="refuse an annotation zip file with another checksum")
     for split, shards in (("train", 256), ("val", 32)):
         parser.add_argument(f"--{split}", required=True, help=f"{split}2017.zip, or a folder of its JPEGs")
-        parser.add_argument(f"--{split}-annotations", help="its annotation file, in place of --annotations")
-        parser.add_argument(f"--{split}-shards", type=int, default=shards)
-        parser.add_argument(f"--{split}-md5", help="refuse a zip file with another checksum")
+        parser.add_argument(f"--{split}_annotations", help="its annotation file, in place of --annotations")
+        parser.add_argument(f"--{split}_shards", type=int, default=shards)
+        parser.add_argument(f"--{split}_md5", help="refuse a zip file with another checksum")
     parser.add_argument("--masks", action="store_true", help="write the masks too, which Mask R-CNN needs")
     processes = "processes (default: one per core for a zip file of over 1 GB)"
     parser.add_argument("--workers", type=int, help=processes)
@@ -189,7 +189,7 @@ def _convert_split(split: str, arguments: Mapping[str, Any]) -> None:
     path = arguments[f"{split}_annotations"] or arguments["annotations"]
     if not path:
         fix = "name the annotation file, or the zip file with --annotations"
-        raise UserError(f"--{split}-annotations: {fix}")
+        raise UserError(f"--{split}_annotations: {fix}")
     conversion.verify(arguments[split], arguments[f"{split}_md5"])
     large = os.path.isfile(arguments[split]) and os.path.getsize(arguments[split]) > 1e9
     dropped = convert(

@@ -1,9 +1,9 @@
 """Converts a user's pictures with boxes or masks; SSD and Mask R-CNN share it."""
 
 import collections
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +21,23 @@ from common.errors import UserError
 
 ANNOTATIONS = "instances_val2017.json"  # The converter's name for the file that an evaluation reads.
 PATTERNS = ("train-*.tfrecord", "val-*.tfrecord", "instances_*2017.json")
-# Colours that colour-blind people can distinguish: Okabe and Ito, "Color Universal Design" (2008).
-_COLOURS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (213, 94, 0), (204, 121, 167))
+# Colors that color-blind people can distinguish: Okabe and Ito, "Color Universal Design" (2008).
+_COLORS = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (213, 94, 0), (204, 121, 167))
 
 
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """Counts of the converted data.
-
-    Attributes:
-      labels: names of the network's classes, the background first.
-      images, with_objects: number of training images, and of those with an object.
-      held: number of images to evaluate on.
-      most: largest number of objects in a training image.
-      baseline: average precision of an answer without a network; {"BBOX", "SEGM"} with masks.
-    """
-
-    labels: tuple[str, ...]
-    images: int
-    with_objects: int
-    held: int
-    most: int
-    baseline: float | dict[str, float]
+# Of (training pictures, those with an object, the largest number of objects in one): fields and defaults of a run.
+Settings = Callable[[int, int, int], tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
 def convert(
-    benchmark: str, folder: Path, out: Path, options: Options, masks: bool
-) -> tuple[Counts, list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
-    """Writes the records and annotation files of both splits into `out`.
+    benchmark: str, folder: Path, out: Path, options: Options, masks: bool, settings: Settings
+) -> Conversion:
+    """Writes the records, the annotation files of both splits and the description into `out`.
 
-    Returns (counts, broken, balance, facts) for `made`.
+    Raises UserError: no annotations, no sound pictures, or `out` holds something else.
 
-    Raises UserError: no annotations, no sound pictures, too many broken ones, or `out` holds something else.
+    Args:
+      settings: returns the fields and defaults of the benchmark's description beside those that both share.
     """
     report = options.report
     first, second = coco_source.find(folder, options)
@@ -60,9 +45,11 @@ def convert(
     if masks:
         _check_masks(sources, folder)
     contents, names, looked = coco_tidy.tidy(sources, masks, report)
-    folder_conversion.check_broken(report.lines, min(len(content["images"]) for content in contents), options)
+    if coco_tidy.ALL_LOST in report.changed or coco_tidy.ALL_IGNORED in report.changed:
+        _check_objects(contents[0], report)
+    folder_conversion.check_broken(report.lines, min(len(content["images"]) for content in contents))
     if second is None:
-        contents = list(_divided(contents[0], looked[0], options))
+        contents = list(_divided(contents[0], looked[0], first.films, options))
     _report(contents, looked, report)
     folders = [sources[0].folder, sources[-1].folder]
     folder_conversion.start(out, benchmark)
@@ -77,16 +64,32 @@ def convert(
             report.leave_out(line.rpartition(": ")[2], split, f"{split}: {line}")
     train = contents[0]
     per_image = collections.Counter(item["image_id"] for item in train["annotations"])
-    counts = Counts(
+    split = len(train["images"]), len(contents[1]["images"])
+    fields, defaults = settings(split[0], len(per_image), max(per_image.values(), default=1))
+    shared = {
+        "num_classes": len(names) + 1,
+        "num_eval_examples": split[1],
+        "data.train_pattern": "train-*.tfrecord",
+        "data.eval_pattern": "val-*.tfrecord",
+        "data.annotations": ANNOTATIONS,
+    }
+    description = folder_conversion.finish(
+        out,
+        benchmark,
+        PATTERNS,
+        {**shared, **fields},
+        split,
+        report.lines,
         (BACKGROUND, *names),
-        len(train["images"]),
-        len(per_image),
-        len(contents[1]["images"]),
-        max(per_image.values(), default=1),
-        _baseline(train, out / ANNOTATIONS, masks),
+        defaults,
+        baseline=(
+            _baseline(train, out / ANNOTATIONS, masks),
+            "the median box of each class in every picture",
+        ),
     )
     per_class = [[names[item["category_id"] - 1] for item in c["annotations"]] for c in contents]
-    return counts, report.lines, folder_conversion.balance(names, *per_class), _facts(contents, per_image)
+    balance = folder_conversion.balance(names, *per_class)
+    return Conversion(description, balance, "objects", _facts(contents, per_image))
 
 
 def _check_masks(sources: Sequence[Source], folder: Path) -> None:
@@ -107,10 +110,7 @@ def _report(
 
     Raises UserError: no object is left to train on.
     """
-    if not contents[0]["annotations"]:
-        reasons = "; ".join(report.said("left_out")) or "no annotation at all"
-        fix = "annotate objects, or mend the entries left out"
-        raise UserError(f"no usable object to train on: {reasons}; {fix}")
+    _check_objects(contents[0], report)
     if all(item["iscrowd"] for item in contents[0]["annotations"]):
         fix = "set iscrowd to 0 where an object stands alone"
         raise UserError(f"no usable object to train on: every one is a crowd; {fix}")
@@ -128,6 +128,14 @@ def _report(
     _report_crowds(contents[0], report)
 
 
+def _check_objects(content: Mapping[str, Any], report: Report) -> None:
+    """Raises UserError if no object is left to train on."""
+    if not content["annotations"]:
+        reasons = "; ".join(report.said("left_out")) or "no annotation at all"
+        fix = "annotate objects, or mend the entries left out"
+        raise UserError(f"no usable object to train on: {reasons}; {fix}")
+
+
 def _report_crowds(content: Mapping[str, Any], report: Report) -> None:
     """Notes the classes of which every object is a crowd, on which no network trains."""
     alone = {item["category_id"] for item in content["annotations"] if not item["iscrowd"]}
@@ -139,38 +147,6 @@ def _report_crowds(content: Mapping[str, Any], report: Report) -> None:
                 category["name"],
                 crowds[category["id"]],
             )
-
-
-def made(
-    benchmark: str,
-    out: Path,
-    counts: Counts,
-    broken: Sequence[str],
-    balance: Sequence[tuple[str, int, int]],
-    facts: Sequence[tuple[str, str]],
-    fields: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-) -> Conversion:
-    """Writes the description with `fields` and those that SSD and Mask R-CNN share; returns the result."""
-    shared = {
-        "num_classes": len(counts.labels),
-        "num_eval_examples": counts.held,
-        "data.train_pattern": "train-*.tfrecord",
-        "data.eval_pattern": "val-*.tfrecord",
-        "data.annotations": ANNOTATIONS,
-    }
-    description = folder_conversion.finish(
-        out,
-        benchmark,
-        PATTERNS,
-        {**shared, **fields},
-        (counts.images, counts.held),
-        broken,
-        counts.labels,
-        defaults,
-        baseline=(counts.baseline, "the median box of each class in every picture"),
-    )
-    return Conversion(description, balance, "objects", facts)
 
 
 def _baseline(train: Mapping[str, Any], annotations: Path, masks: bool) -> float | dict[str, float]:
@@ -188,9 +164,12 @@ def _baseline(train: Mapping[str, Any], annotations: Path, masks: bool) -> float
 
 
 def _divided(
-    content: Mapping[str, Any], looked: Mapping[str, Looked], options: Options
+    content: Mapping[str, Any], looked: Mapping[str, Looked], films: bool, options: Options
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits the images, stratified by each image's rarest class; near copies stay together."""
+    """Splits the images, stratified by each image's rarest class; near copies stay together.
+
+    With `films`, those of a folder do too, if there are several folders.
+    """
     per_class = collections.Counter(item["category_id"] for item in content["annotations"])
     rarest: dict[int, int] = {}
     for item in content["annotations"]:
@@ -199,7 +178,16 @@ def _divided(
             rarest[image] = category
     classes = [str(rarest.get(image["id"], "none")) for image in content["images"]]
     thumbnails = [looked[image["file_name"]].thumbnail for image in content["images"]]
-    groups = near_copies.groups(thumbnails, [""] * len(thumbnails))
+    names = [near_copies.original(image["file_name"]) for image in content["images"]]
+    folders = [os.path.dirname(name) for name in names]
+    if films and len({*folders}) > 1:
+        names = folders
+    elif films:
+        options.report.suspect("frames of one film on both sides of the split", folders[0])
+    groups = near_copies.groups(thumbnails, names)
+    options.report.choose(
+        "split", f"{options.eval_part:g} of the pictures held out", "the converter (--eval_part, --seed)"
+    )
     held = folder_conversion.divide(classes, options.eval_part, options.seed, groups)
     splits = []
     for wanted in (False, True):
@@ -246,7 +234,7 @@ def drawn(
     image = Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST)
     single = len(description.labels) == 2  # One class needs no names.
     for number in np.flatnonzero(classes > 0):
-        colour = _COLOURS[int(classes[number]) % len(_COLOURS)]
+        color = _COLORS[int(classes[number]) % len(_COLORS)]
         top, left, bottom, right = (float(side) * scale for side in boxes[number])
         corners = (
             round(left),
@@ -258,12 +246,12 @@ def drawn(
             shape = Image.fromarray(masks[number] * 110).resize(
                 (corners[2] - corners[0], corners[3] - corners[1]), Image.Resampling.BILINEAR
             )
-            image.paste(Image.new("RGB", shape.size, colour), corners[:2], shape)
+            image.paste(Image.new("RGB", shape.size, color), corners[:2], shape)
         draw = ImageDraw.Draw(image)
-        draw.rectangle(corners, outline=colour, width=2)
+        draw.rectangle(corners, outline=color, width=2)
         if not single:
             name = description.labels[int(classes[number])]
             place = corners[0] + 2, max(corners[1], 0)
-            draw.rectangle(draw.textbbox(place, name), fill=colour)
+            draw.rectangle(draw.textbbox(place, name), fill=color)
             draw.text(place, name, fill=(0, 0, 0))
     return pictures.png(np.asarray(image))

@@ -1,7 +1,7 @@
 """Generates small data sets of pictures with overlapping figures, in the layout of COCO's TFRecords and annotations.
 
 An image has up to `most` figures of four kinds; later figures cover earlier ones. The visible part of a figure is an
-object with a box and a mask. Colours, sizes, angles, places and image sizes are random, so only the outline reveals the
+object with a box and a mask. Colors, sizes, angles, places and image sizes are random, so only the outline reveals the
 kind. As in COCO, some objects are crowds, a few images are empty, and category ids have gaps.
 """
 
@@ -26,7 +26,7 @@ VERSION = 1  # Version of the drawing: raise it if the same settings produce dif
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
-    """The number, size and difficulty of the images. Lengths are fractions of the image's short side, grey values 0..1.
+    """The number, size and difficulty of the images. Lengths are fractions of the image's short side, gray values 0..1.
 
     Attributes:
       seed: seed of all random numbers.
@@ -67,16 +67,16 @@ def draw(pictures: Pictures, split: str, number: int) -> tuple[np.ndarray, list[
         kind = rng.integers(len(CATEGORIES))
         radius = rng.uniform(*pictures.radius) * min(height, width)
         middle = rng.uniform(radius, np.array([height, width]) - radius)
-        turn, colour = rng.uniform(-0.4, 0.4), rng.uniform(0, 1, 3)
-        if abs(colour.mean() - image[int(middle[0]), int(middle[1])].mean()) < 0.2:
-            colour = (colour + 0.5) % 1
+        turn, color = rng.uniform(-0.4, 0.4), rng.uniform(0, 1, 3)
+        if abs(color.mean() - image[int(middle[0]), int(middle[1])].mean()) < 0.2:
+            color = (color + 0.5) % 1
         dy, dx = (y - middle[0]) / radius, (x - middle[1]) / radius
         mask = _inside(kind, np.cos(turn) * dx + np.sin(turn) * dy, np.cos(turn) * dy - np.sin(turn) * dx)
         left = [(k, before & ~mask, before.sum()) for k, before in figures]
         if any(after.sum() < pictures.visible * count for _, after, count in left):
             continue
         figures = [(k, after) for k, after, _ in left] + [(int(list(CATEGORIES)[kind]), mask)]
-        image = np.where(mask[..., None], colour, image)
+        image = np.where(mask[..., None], color, image)
     image = image + pictures.noise * rng.standard_normal(image.shape)
     return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8), figures
 

@@ -27,6 +27,6 @@ done
 masks=()
 if [[ ${MASKS:-0} == 1 ]]; then masks=(--masks); fi
 exec "$PYTHON" -m common.detection.convert "$DATA_DIR" \
-  --annotations "$COCO_DIR/annotations_trainval2017.zip" --annotations-md5 "$ANNOTATIONS_MD5" \
-  --train "$COCO_DIR/train2017.zip" --train-md5 "$TRAIN_MD5" --train-shards "${TRAIN_SHARDS:-256}" \
-  --val "$COCO_DIR/val2017.zip" --val-md5 "$VAL_MD5" --val-shards "${VAL_SHARDS:-32}" "${masks[@]}"
+  --annotations "$COCO_DIR/annotations_trainval2017.zip" --annotations_md5 "$ANNOTATIONS_MD5" \
+  --train "$COCO_DIR/train2017.zip" --train_md5 "$TRAIN_MD5" --train_shards "${TRAIN_SHARDS:-256}" \
+  --val "$COCO_DIR/val2017.zip" --val_md5 "$VAL_MD5" --val_shards "${VAL_SHARDS:-32}" "${masks[@]}"

@@ -17,7 +17,7 @@ THRESHOLD = 0.5
 def paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int) -> np.ndarray:
     """Returns for each pixel of the image whether it belongs to each object.
 
-    A mask fills its box and is 0 outside. It is sampled at the pixels' centres, bilinearly between the centres of its
+    A mask fills its box and is 0 outside. It is sampled at the pixels' centers, bilinearly between the centers of its
     cells. Published code does the same with a border of zeros around the mask and with boxes rounded to whole pixels;
     here the boxes keep their fractions.
 
@@ -41,10 +41,10 @@ def paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int) -> np.n
 
 
 def _sampled(low: float, high: float, cells: int, size: int) -> tuple[int, np.ndarray]:
-    """Returns, for the pixels with centres between `low` and `high`, the first one and all weights [pixels, cells]."""
+    """Returns, for the pixels with centers between `low` and `high`, the first one and all weights [pixels, cells]."""
     first = max(int(np.ceil(low - 0.5)), 0)
-    centres = np.arange(first, min(int(np.floor(high - 0.5)) + 1, size)) + 0.5
-    places = (centres - low) / (high - low) * cells - 0.5
+    centers = np.arange(first, min(int(np.floor(high - 0.5)) + 1, size)) + 0.5
+    places = (centers - low) / (high - low) * cells - 0.5
     return first, np.maximum(1 - abs(places[:, None] - np.arange(cells)), 0).astype(np.float32)
 
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 from common.detection import boxes as box_ops
 
 NEGATIVE, IGNORED, POSITIVE = 0, -1, 1
+_EQUAL = 1 - 1e-6  # Overlaps that differ by less tie: two kernels may round the same overlap differently.
 
 
 class Match(NamedTuple):
@@ -30,7 +31,7 @@ def overlaps(boxes: tf.Tensor, valid: tf.Tensor, anchors: tf.Tensor) -> tf.Tenso
     return box_ops.iou(tf.where(valid[..., None], boxes, tf.zeros_like(boxes)), anchors)
 
 
-def match(iou: tf.Tensor, positive: float, negative: float, force: bool) -> Match:
+def match(iou: tf.Tensor, positive: float, negative: float, force: bool, ties: bool = False) -> Match:
     """Matches every anchor to the ground truth it overlaps most.
 
     Args:
@@ -42,12 +43,19 @@ def match(iou: tf.Tensor, positive: float, negative: float, force: bool) -> Matc
       force: whether to match each ground truth to its best anchor, whatever the overlap, unless it is zero; the anchor
         is then positive. If several ground truths have the same best anchor, the first one gets it, as in
         tf-models-official's matcher.
+      ties: with `force`, all anchors that tie for a ground truth's best overlap become positive, and each keeps the
+        ground truth that it overlaps most, as in Detectron (REF maskrcnn_benchmark/modeling/matcher.py). A small object
+        lies inside many anchors, which all tie.
     """
     index = tf.argmax(iou, -2, tf.int32)
     best = tf.reduce_max(iou, -2)
     # In this order, all anchors are negative if there is no ground truth.
     state = tf.where(best >= positive, POSITIVE, tf.where(best < negative, NEGATIVE, IGNORED))
-    if force:
+    if force and ties:
+        most = tf.reduce_max(iou, -1, keepdims=True)
+        forced = tf.reduce_any((iou >= most * _EQUAL) & (most > 0), -2)
+        state = tf.where(forced, POSITIVE, state)
+    elif force:
         claimant = _first_claimant(iou)
         forced = claimant < tf.shape(iou)[-2]
         index, state = tf.where(forced, claimant, index), tf.where(forced, POSITIVE, state)

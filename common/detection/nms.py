@@ -5,6 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from common.detection import boxes as box_ops
+from common.detection import topk
 from common.layers.xla import under_xla
 
 # Number of candidates compared at once. On accelerators, G6's SSD uses 256 and its Mask R-CNN 512 (docs/sources.md,
@@ -110,6 +111,7 @@ def per_class(
     iou_threshold: float,
     candidates: int,
     detections: int,
+    of_all_classes: int = 0,
 ) -> Detections:
     """Returns the detections of each image: suppression within each class, then the best of all classes.
 
@@ -120,11 +122,16 @@ def per_class(
       iou_threshold: `threshold` for `suppress`.
       candidates: number of best boxes considered in each class.
       detections: number of best detections returned for each image.
+      of_all_classes: number of best (box, class) pairs of an image considered; 0: all.
 
     Returns:
       Detections whose classes count from 1.
     """
     classes = scores.shape[-1]
+    if 0 < of_all_classes < scores.shape[1] * classes:
+        flat = tf.reshape(scores, [-1, scores.shape[1] * classes])
+        chosen = topk.topk_mask(flat, tf.fill([tf.shape(flat)[0]], of_all_classes), exact=True)
+        scores = tf.where(tf.reshape(chosen, tf.shape(scores)), scores, tf.zeros_like(scores))
     candidates = min(candidates, scores.shape[1])
     best, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), candidates)  # [b, C, k]
     if boxes.shape.rank == 4:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.detection import boxes as box_ops
-from common.optim import products
+from common.layers import products
 
 # A box with sides of CANONICAL_SIZE pixels belongs to pyramid level CANONICAL_LEVEL (FPN, equation 1).
 CANONICAL_SIZE, CANONICAL_LEVEL = 224.0, 4
@@ -131,7 +131,7 @@ def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weig
 
 
 def crop_masks(masks: tf.Tensor, inside: tf.Tensor, boxes: tf.Tensor, size: int) -> tf.Tensor:
-    """Crops objects' masks to boxes, sampled bilinearly at the cell centres of a grid.
+    """Crops objects' masks to boxes, sampled bilinearly at the cell centers of a grid.
 
     Args:
       masks: [..., S, S], any dtype; each fills its object's box.

@@ -1,17 +1,16 @@
 """Checks the boxes, polygons and run lengths of annotations before pycocotools, a C library, computes with them.
 
-It also turns them as a picture is turned. TensorFlow-free.
+TensorFlow-free.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from pycocotools import mask as coco_mask
 
-# A polygon is cut where it leaves the picture by more than the picture's own size; nearer corners stay as they are.
-_MARGIN = 1.0
+_MARGIN = 1.0  # A polygon may leave the picture by this many times the picture's own size.
 # Pixels along a polygon's outline. pycocotools allocates in proportion to it; no object of a picture has as many.
 _MOST_OUTLINE = 1_000_000
 _MOST = 1e15  # Of a coordinate; products of larger ones could overflow.
@@ -19,7 +18,7 @@ _OFFSET = 48  # The first character of COCO's compressed run lengths (maskApi.c,
 _MOST_PLACES = 7  # Characters of a number in them: 35 bits, more than any picture has pixels.
 
 
-class BadShapeError(Exception):
+class BadShapeError(ValueError):
     """Raised for an annotation that cannot be used; the message gives the reason."""
 
 
@@ -52,10 +51,10 @@ def numbers(values: Any, count: int | None = None) -> list[float]:
 
 
 def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
-    """Returns an object's polygons [x, y, x, y, ...], cut near the picture; leaves out polygons of under three points.
+    """Returns an object's polygons [x, y, x, y, ...]; leaves out polygons of under three points.
 
     Takes a list of polygons, one polygon, or one list of points [x, y]; a polygon may also be a list of points. Raises
-    BadShapeError if a coordinate is not a finite number or lacks its partner, or no polygon is left.
+    BadShapeError if a coordinate is not a finite number, lacks its partner or is far outside, or no polygon is left.
     """
     if not isinstance(shape, list):
         raise BadShapeError(f"segmentation is {shown(shape)}")
@@ -76,7 +75,9 @@ def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
         found = numbers(part)
         if len(found) % 2:
             raise BadShapeError(f"a polygon of {len(found)} coordinates, of which one lacks its partner")
-        points = _cut(np.array(found).reshape(-1, 2), height, width)
+        points, size = np.array(found).reshape(-1, 2), np.array([width, height])
+        if ((points < -_MARGIN * size) | (points > (1 + _MARGIN) * size)).any():
+            raise BadShapeError("a polygon that leaves the picture by more than the picture's own size")
         outline = np.abs(points - np.roll(points, 1, axis=0)).max(1, initial=0).sum()
         if outline > _MOST_OUTLINE:
             raise BadShapeError(f"a polygon whose outline is {outline:.3g} pixels long")
@@ -85,24 +86,6 @@ def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
     if not outlines:
         raise BadShapeError("its polygons have fewer than three points within the picture")
     return outlines
-
-
-def _cut(points: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Cuts a polygon [n, 2] at a rectangle around the picture (Sutherland and Hodgman, 1974)."""
-    size = np.array([width, height], float)
-    for axis in (0, 1):
-        for sign, limit in ((1, -_MARGIN * size[axis]), (-1, -(1 + _MARGIN) * size[axis])):
-            inside = sign * points[:, axis] - limit
-            if not len(points) or inside.min() >= 0:
-                continue
-            corners = []
-            for here, before, there, beyond in zip(points, np.roll(points, 1, 0), inside, np.roll(inside, 1)):
-                if (there >= 0) != (beyond >= 0):
-                    corners.append(before + (here - before) * (beyond / (beyond - there)))
-                if there >= 0:
-                    corners.append(here)
-            points = np.array(corners).reshape(-1, 2)
-    return points
 
 
 def run_lengths(shape: Mapping[str, Any], height: int, width: int) -> dict[str, Any]:
@@ -175,55 +158,6 @@ def encoded(shape: list[list[float]] | Mapping[str, Any], height: int, width: in
     if isinstance(shape["counts"], list):
         return coco_mask.frPyObjects(dict(shape), height, width)
     return dict(shape)
-
-
-def turned_points(points: np.ndarray, orientation: int, height: int, width: int) -> np.ndarray:
-    """Turns points [n, 2] (x, y) as EXIF's `orientation` turns a picture whose stored size is height x width."""
-    x, y = points[:, 0], points[:, 1]
-    across, down = (width - x, height - y)
-    pair = {
-        1: (x, y),
-        2: (across, y),
-        3: (across, down),
-        4: (x, down),
-        5: (y, x),
-        6: (down, x),
-        7: (down, across),
-        8: (y, across),
-    }
-    return np.stack(pair[orientation], 1)
-
-
-def turned_box(box: Sequence[float], orientation: int, height: int, width: int) -> list[float]:
-    """Turns a box [x, y, width, height] in the same way."""
-    x, y, across, down = box
-    corners = turned_points(np.array([[x, y], [x + across, y + down]]), orientation, height, width)
-    low, high = corners.min(0), corners.max(0)
-    return [*low.tolist(), *(high - low).tolist()]
-
-
-def turned_shape(
-    shape: list[list[float]] | Mapping[str, Any], orientation: int, height: int, width: int
-) -> list[list[float]] | dict[str, Any]:
-    """Turns sound polygons or run lengths in the same way."""
-    if isinstance(shape, list):
-        return [
-            turned_points(np.array(part).reshape(-1, 2), orientation, height, width).ravel().tolist()
-            for part in shape
-        ]
-    mask = coco_mask.decode(encoded(shape, height, width))
-    mask = {
-        1: lambda m: m,
-        2: np.fliplr,
-        3: lambda m: np.rot90(m, 2),
-        4: np.flipud,
-        5: np.transpose,
-        6: lambda m: np.rot90(m, -1),
-        7: lambda m: np.rot90(m, 2).T,
-        8: np.rot90,
-    }[orientation](mask)
-    found = coco_mask.encode(np.asfortranarray(mask))
-    return {"size": list(mask.shape), "counts": found["counts"].decode()}
 
 
 def shown(value: Any) -> str:

@@ -1,11 +1,13 @@
-"""Reads the split of annotated pictures from data.yaml, obj.data, lists, fields or folders. TensorFlow-free."""
+"""Reads the split of annotated pictures from data.yaml, lists, fields or folders. TensorFlow-free."""
 
+import collections
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data import given_splits, pictures, split_names, text_files
+from common.data import given_splits, pictures, split_names
 from common.data.partners import Partners
 from common.data.report import Report
 from common.detection.annotation_formats import Source
@@ -17,7 +19,7 @@ def of_source(source: Source, folder: Path, report: Report) -> tuple[Source, Sou
 
     Args:
       folder: the user's folder.
-      report: receives what looks like a split but cannot be honoured.
+      report: receives what looks like a split but cannot be honored.
     """
     images = [
         i for i in source.content["images"] if isinstance(i, dict) and isinstance(i.get("file_name"), str)
@@ -49,9 +51,9 @@ def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set
 
     Args:
       settings: the content of data.yaml, {} without one.
-      report: receives what of the settings cannot be honoured.
+      report: receives what of the settings cannot be honored.
     """
-    for read in (lambda: _of_yaml(settings), lambda: _of_darknet(folder), lambda: _of_files(folder, report)):
+    for read in (lambda: _of_yaml(settings), lambda: _of_lists(folder, report)):
         given = read()
         train, held = given.get(0), given.get(1)
         if not train or not held:
@@ -68,6 +70,10 @@ def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set
             if both:
                 report.suspect("a picture in both parts of the split, not trained on", min(both), len(both))
             return splits[0] - both, splits[1]
+    for path in folder.glob("**/obj.data"):
+        report.suspect(
+            "darknet's obj.data, not read; put its lists into data/ as train.txt and val.txt", str(path)
+        )
     return None
 
 
@@ -91,45 +97,58 @@ def _of_yaml(settings: Mapping[str, Any]) -> dict[int, Entries]:
     return given
 
 
-def _of_darknet(folder: Path) -> dict[int, Entries]:
-    """Returns what the lines train = FILE and valid = FILE of obj.data name."""
-    path, given = next(folder.glob("**/obj.data"), None), {}
-    for line in text_files.read(path) if path else ():
-        word, _, value = (side.strip() for side in line.partition("="))
-        if value and split_names.part_of(word) is not None:
-            given.setdefault(split_names.part_of(word), [(path, value)])
-    return given
-
-
-def _of_files(folder: Path, report: Report) -> dict[int, Entries]:
+def _of_lists(folder: Path, report: Report) -> dict[int, Entries]:
     """Returns the lists train.txt and val.txt (test.txt, autosplit_val.txt, ...) of every ImageSets; else of a folder.
 
-    These are the user's folder, splits/ and data/. The names of a pair of lists differ in the split's word alone.
+    Of an ImageSets, Main counts first. The folders are the user's, splits/ and data/. ImageSets may have lists of each
+    class instead: cat_train.txt, cat_val.txt.
     """
+    sets: dict[Path, list[Path]] = collections.defaultdict(list)
+    places = {path.parent for path in folder.glob("**/ImageSets/**/*.txt")}
+    for place in sorted(places, key=lambda path: (path.name != "Main", path)):
+        sets[next(path for path in (place, *place.parents) if path.name == "ImageSets")].append(place)
     given: dict[int, Entries] = {}
-    seen: set[Path] = set()
-    for glob in ("**/ImageSets/Main/*", "**/ImageSets/*/*", "**/ImageSets/*", "*", "*split*/*", "data/*"):
-        for place in sorted({path.parent for path in folder.glob(f"{glob}.txt")} - seen):
-            root = next((path for path in (place, place.parent) if path.name == "ImageSets"), folder)
-            if given if root == folder else root in seen:
-                continue
-            seen.add(place)
-            names = {path: path.stem for path in sorted(place.glob("*.txt")) if not pictures_beside(path)}
-            lists = {path: name for path, name in names.items() if split_names.of_folder(name)}
-            held = any(split_names.part_of(split_names.word_of(name)) for name in lists.values())
-            pairs = split_names.pairs(lists)
-            if "" in pairs or len(pairs) == 1:
-                seen.add(root)
-                for part, paths in enumerate(pairs.get("") or next(iter(pairs.values()))):
-                    given.setdefault(part, []).append((paths[0], paths[0].name))
-            elif pairs:
-                report.suspect("lists of several splits, not taken", str(place), len(pairs))
-            elif held or lists and root != folder:
-                report.suspect("one part of a split without the other, not taken", str(next(iter(lists))))
-    return given
+    for inside in sets.values():
+        for part, paths in enumerate(_first_pair(inside, True, report)):
+            given.setdefault(part, []).extend((path, path.name) for path in paths)
+    if given.get(0):
+        return given
+    pair = _first_pair([folder, *sorted(folder.glob("*split*/")), folder / "data"], False, report)
+    return {part: [(path, path.name) for path in paths] for part, paths in enumerate(pair)}
 
 
-def pictures_beside(path: Path) -> bool:
+def _first_pair(places: Sequence[Path], sets: bool, report: Report) -> tuple[list[Path], list[Path]]:
+    """Returns the lists (to train, to evaluate on) of the first folder that has both; ([], []) without one.
+
+    Args:
+      places: the folders.
+      sets: whether they are of ImageSets, which may have several lists of a part.
+      report: receives the lists of folders that may be a split, if none has both.
+    """
+    doubts = []
+    for place in places:
+        stems = {path: path.stem for path in sorted(place.glob("*.txt")) if not _pictures_beside(path)}
+        words = {path: split_names.of_folder(stem) for path, stem in stems.items()}
+        plain = {path: word for path, word in words.items() if stems[path].lower() == word}
+        train, held = split_names.pair(plain)
+        if not train:
+            train, held = split_names.pair(words)
+        if sets and not any(words.values()):
+            train, held = split_names.pair({path: split_names.word_of(stem) for path, stem in stems.items()})
+        elif len(train) > 1 or len(held) > 1:
+            doubts.append(("lists of several splits, not taken", str(place), len(train) + len(held)))
+            continue
+        if train:
+            return train, held
+        alone = (path for path, word in words.items() if split_names.part_of(word) or word and sets)
+        for path in itertools.islice(alone, 1):
+            doubts.append(("one part of a split without the other, not taken", str(path)))
+    for doubt in doubts:
+        report.suspect(*doubt)
+    return [], []
+
+
+def _pictures_beside(path: Path) -> bool:
     """Whether a text file is the labels of a picture of the same name."""
     return any(path.with_suffix(suffix).is_file() for suffix in pictures.SUFFIXES)
 

@@ -1,6 +1,6 @@
 """Reads YOLO's annotations, a text file for each picture, as COCO's JSON."""
 
-import math
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,17 @@ import yaml
 from common.data import folder_conversion, given_splits, pictures, split_names, text_files
 from common.data.partners import Partners, plain, stems
 from common.data.report import Report
-from common.detection import splits
+from common.detection import label_lines, splits
 from common.detection.annotation_formats import Builder, Source
 from common.errors import UserError
+from common.untrusted import parsed
 
 _SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _LISTS = ("classes.txt", "obj.names", "_darknet.labels")
 _IMAGES = ("images", "jpegimages")  # Folders of pictures whose labels are in labels/ next to them.
 NO_LABELS = "a picture without a file of labels, taken as one without objects"
-_SLACK = 0.01  # Rounding makes some fractions exceed 1.
+_NOTES = "notes.json"  # Label Studio's list of classes beside classes.txt.
+_LOOKED_AT = 50  # Label files that show the program.
 
 
 def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | None]:
@@ -36,32 +38,37 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
     if second is None and (folder / "images").is_dir():  # images/train and labels/train.
         first, second = given_splits.given_split(folder / "images", pair=False, report=report)
     labels = Labels(folder)
-    paths = [p for p in folder_conversion.files(folder) if p.suffix.lower() in pictures.SUFFIXES]
-    if not any(map(labels.of, paths)):
+    paths = _pictures(folder)
+    if not any(map(labels.of, paths)):  # KITTI has image_2/ and label_2/.
         labels.anywhere = Partners(folder, (".txt",))
     if not any(map(labels.of, paths)):
         alone = labels.unused()
         if len(alone) > 1 and paths:
             expected = f"{folder}: {len(alone)} label files match no picture, such as {alone[0]} beside {paths[0].name}"
         raise UserError(expected)
-    names = [text_files.normal(name) for name in _names(folder, settings)]
-    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    program = label_lines.program_of(labels.some_lines(), folder)
+    names = [] if program else _names(folder, settings, report)
+    twice = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
     if twice is not None:
         fix = "give each class its own name"
         raise UserError(f"{folder}: the list of classes has {twice[:80]!r} twice; {fix}")
-    reader = _Reader(names, labels, bool(settings.get("kpt_shape")), report)
+    if settings.get("kpt_shape"):
+        raise UserError(f"{settings['path of this file']}: {label_lines.POSES}")
+    reader = _Reader(names, labels, report)
     lists = splits.find(folder, settings, report)
     if lists:
-        return reader.read(folder).divided(lists, report, "in no list of the split")
-    sources = [reader.read(part) for part in ([first, second] if second else [folder])]
+        return reader.read(folder, program).divided(lists, report, "in no list of the split")
+    if second and not any(map(labels.of, _pictures(second))):
+        report.suspect("a folder to evaluate on without labels, not read", f"{second}/")
+        folder, second = first, None
+    sources = [reader.read(part, program) for part in ([first, second] if second else [folder])]
     return sources[0], sources[1] if second else None
 
 
 def has_labels(folder: Path) -> bool:
     """Whether a picture has a file of labels."""
     labels = Labels(folder)
-    paths = (p for p in folder_conversion.files(folder) if p.suffix.lower() in pictures.SUFFIXES)
-    return any(map(labels.of, paths))
+    return any(map(labels.of, _pictures(folder)))
 
 
 class Labels:
@@ -108,18 +115,57 @@ class Labels:
             p for p in self._files.values() if p not in self._used and (near is None or p.parent in places)
         ]
 
+    def some_lines(self) -> list[str]:
+        """Returns lines of the files that pictures have; of unreadable files none."""
+        lines = []
+        for path in sorted(self._used)[:_LOOKED_AT]:
+            with contextlib.suppress(UserError):
+                lines += text_files.read(path)
+        return lines
+
 
 def _key(path: Path) -> str:
     return plain(path.as_posix())
 
 
-def _names(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+def _names(folder: Path, settings: Mapping[str, Any], report: Report) -> list[str]:
+    """Returns the classes by their numbers, "" for an empty line, which keeps its number.
+
+    Raises UserError if no file names the classes, or two files contradict each other.
+    """
+    lists = {}
     if settings.get("names") not in (None, ""):
-        return _of_settings(Path(settings["path of this file"]), settings)
-    for path in _files(folder, lambda path: path.name in _LISTS):
-        return [line.strip() for line in text_files.read(path) if line.strip()]
-    fix = f"add {_SETTINGS[0]} or {_LISTS[0]} with the classes"
-    raise UserError(f"{folder}: YOLO's labels without names; {fix}")
+        path = Path(settings["path of this file"])
+        lists[path] = _of_settings(path, settings)
+    for path in _files(folder, lambda path: path.name in (*_LISTS, _NOTES)):
+        names = _of_notes(path) if path.name == _NOTES else text_files.read(path)
+        if names:
+            lists[path] = names
+    if not lists:
+        fix = f"add {_SETTINGS[0]} or {_LISTS[0]} with the classes"
+        raise UserError(f"{folder}: YOLO's labels without names; {fix}")
+    for path, names in lists.items():
+        lists[path] = [text_files.normal(name) for name in names]
+        while lists[path] and not lists[path][-1]:
+            lists[path].pop()
+    first, names = max(lists.items(), key=lambda one: len(one[1]))
+    for path, others in lists.items():
+        for number, (name, other) in enumerate(zip(names, others)):
+            if name != other:
+                fix = "keep the one that the labels were made with"
+                raise UserError(f"{first} calls class {number} {name!r}, {path} calls it {other!r}; {fix}")
+    report.choose("names of classes", ", ".join(filter(None, names))[:80], str(first))
+    return names
+
+
+def _of_notes(path: Path) -> list[str]:
+    """Returns the classes of Label Studio's notes.json; [] if it has none."""
+    try:
+        entries = parsed(path.read_bytes())["categories"]
+        numbered = {int(entry["id"]): str(entry["name"]) for entry in entries}
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [numbered.get(number, "") for number in range(max(numbered, default=-1) + 1)]
 
 
 def _files(folder: Path, accepts: Callable[[Path], bool]) -> list[Path]:
@@ -153,7 +199,9 @@ def _of_settings(path: Path, content: Mapping[str, Any]) -> list[str]:
         if set(names) != set(map(str, range(len(names)))):
             raise UserError(f"{path}: names has the numbers {list(names)[:5]}; number the classes from 0")
         names = [names[str(number)] for number in range(len(names))]
-    if not isinstance(names, list):
+    if isinstance(names, list):
+        names = [name.get("name", name) if isinstance(name, dict) else name for name in names]
+    if not isinstance(names, list) or any(isinstance(name, list | dict) for name in names):
         raise UserError(f"{path}: names is {str(names)[:40]!r}; write a list of the classes")
     if content.get("nc", str(len(names))) != str(len(names)):
         raise UserError(f"{path}: nc is {content['nc']}, names has {len(names)} classes; correct one of them")
@@ -163,102 +211,56 @@ def _of_settings(path: Path, content: Mapping[str, Any]) -> list[str]:
 class _Reader:
     """Reads the labels of pictures; notes what cannot be used in the report."""
 
-    def __init__(self, names: Sequence[str], labels: Labels, pose: bool, report: Report):
-        self._names, self._labels, self._pose, self._report = names, labels, pose, report
-        self._numbers: set[int] = set()
+    def __init__(self, names: Sequence[str], labels: Labels, report: Report):
+        self._names, self._labels, self._report = names, labels, report
 
-    def read(self, folder: Path) -> Source:
-        """Returns the annotations of the pictures in a folder.
+    def read(self, folder: Path, program: str = "") -> Source:
+        """Returns the annotations of the pictures in a folder; `program` is one of `label_lines`, "" for YOLO.
 
-        Raises UserError if the classes are counted from 1, or the lines are poses without kpt_shape.
+        Raises UserError if the classes are counted from 1, or `label_lines.Layout` refuses the lines.
         """
-        builder, report, numbers, poses = Builder(), self._report, set(), []
-        for picture in folder_conversion.files(folder):
-            if picture.suffix.lower() not in pictures.SUFFIXES:
-                continue
-            path = self._labels.of(picture, report)
+        files, rows = self._lines(folder), []
+        for _, lines in files:
+            rows += [(place, words) for place, words in lines or () if words]
+        layout = None if program else label_lines.Layout(rows, str(folder), self._report)
+        builder, report = Builder(), self._report
+        for picture, lines in files:
             builder.image(picture.relative_to(folder).as_posix())
-            if path is None:
+            if lines is None:
                 report.change(NO_LABELS, str(picture))
                 report.lost.add(NO_LABELS)
-                continue
-            try:
-                lines = text_files.read(path)
-            except UserError as error:
-                builder.images.pop()
-                report.leave_out("its labels cannot be read", str(path), str(error))
-                continue
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    place, words = f"{path}: line {number}", line.split()
-                    numbers.add(words[0])
-                    if len(words) == 6:
-                        report.change("a fifth number of a box, taken for a prediction's score", place)
-                    poses.append(_looks_like_pose(words))
-                    try:
-                        builder.add(*_parsed(words, self._names, self._pose), place)
-                    except ValueError as error:
-                        report.leave_out(str(error).partition(":")[0], place, f"{place}: {error}")
+            if layout:
+                builder.read(lines or (), lambda words: layout.read(words, self._names), report)
+            else:
+                builder.read(lines or (), lambda words: label_lines.named(program, words), report)
         for path in self._labels.unused(near=folder):
             if path.is_relative_to(folder) or not any(p.lower() == "labels" for p in path.parts):
                 report.skip("a file of labels without a picture", str(path), lost=True)
-        self._check(folder, numbers, poses)
-        numbered = [str(name) for name in self._names]
-        return Source(builder.content(numbered), folder, str(folder), fractions=True)
+        self._check(folder, {words[0] for _, words in rows})
+        return Source(builder.content(self._names), folder, str(folder), fractions=not program)
 
-    def _check(self, folder: Path, numbers: set[str], poses: Sequence[bool]) -> None:
+    def _lines(self, folder: Path) -> list[tuple[Path, list[tuple[str, list[str]]] | None]]:
+        """Returns (picture, (place, words) of each line, None without labels) of the pictures that can be used."""
+        files = []
+        for picture in _pictures(folder):
+            path = self._labels.of(picture, self._report)
+            try:
+                lines = text_files.read(path) if path else ()
+            except UserError as error:
+                self._report.leave_out("its labels cannot be read", str(path), str(error))
+                continue
+            numbered = ((number, label_lines.words_of(line)) for number, line in enumerate(lines, 1))
+            found = [(f"{path}: line {number}", words) for number, words in numbered if words]
+            files.append((picture, found if path else None))
+        return files
+
+    def _check(self, folder: Path, numbers: set[str]) -> None:
         count = len(self._names)
         if str(count) in numbers and "0" not in numbers and numbers <= {str(n) for n in range(1, count + 1)}:
             raise UserError(
                 f"{folder}: the labels' classes are {min(numbers)} to {count}, of {count} names; YOLO counts from 0"
             )
-        if not self._pose and len(poses) >= _LEAST_POSES and all(poses):
-            fix = "write kpt_shape into data.yaml"
-            raise UserError(f"{folder}: every line is a box with points inside, as of poses; {fix}")
 
 
-_LEAST_POSES = 4  # Lines; one line alone may be a polygon of this form. This project's choice.
-
-
-def _looks_like_pose(words: Sequence[str]) -> bool:
-    """Whether a line's first four numbers are a box and all further points, x y or x y v, lie inside of it."""
-    try:
-        x, y, width, height, *points = map(float, words[1:])
-    except ValueError:
-        return False
-    for step in (2, 3):
-        if len(points) >= step and len(points) % step == 0:
-            across, down = points[::step], points[1::step]
-            inside = all(abs(p - x) <= width / 2 + _SLACK for p in across if p)
-            if inside and all(abs(p - y) <= height / 2 + _SLACK for p in down if p):
-                return True
-    return False
-
-
-def _parsed(
-    words: Sequence[str], names: Sequence[str], pose: bool
-) -> tuple[str, list[float], list[Sequence[float]] | None]:
-    """Returns (class, box, [polygon] or None), as fractions of the picture; of a pose's line the box alone.
-
-    Raises ValueError if the line is neither a box nor a polygon.
-    """
-    try:
-        number, *values = (float(word) for word in words)
-    except ValueError:
-        raise ValueError(f"no numbers: {' '.join(words)[:60]}") from None
-    if not all(map(math.isfinite, [number, *values])) or number != int(number):
-        raise ValueError(f"no finite numbers after a whole one: {' '.join(words)[:60]}")
-    if not 0 <= number < len(names):
-        raise ValueError(f"a class outside of the {len(names)} names: {int(number)}")
-    if pose:
-        values = values[:4]
-    if not all(-_SLACK <= value <= 1 + _SLACK for value in values):
-        raise ValueError(f"coordinates outside of 0 to 1: {' '.join(words)[:60]}")
-    name = names[int(number)]
-    if len(values) in (4, 5):  # The fifth is the score of a prediction.
-        x, y, width, height = values[:4]
-        return name, [x - width / 2, y - height / 2, width, height], None
-    if len(values) >= 6 and len(values) % 2 == 0:
-        left, top = min(values[::2]), min(values[1::2])
-        return name, [left, top, max(values[::2]) - left, max(values[1::2]) - top], [values]
-    raise ValueError(f"neither a box nor a polygon: {len(values)} numbers after the class")
+def _pictures(folder: Path) -> list[Path]:
+    return [path for path in folder_conversion.files(folder) if path.suffix.lower() in pictures.SUFFIXES]

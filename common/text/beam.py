@@ -6,6 +6,7 @@ GNMT (G6 nmt/beam_search_decoder.py, NV7 gnmt seq2seq/inference/beam_search.py):
 finished or not, until all k of a sentence are finished; only then scores rank them. The score is GNMT's ("Google's
 Neural Machine Translation System", equations 14 and 15): log P / ((5 + length) / 6)^alpha
 + coverage_weight * sum over source tokens of log(min(attention received, 1)), the second sum in one beam only.
+`search_with_margins` is Lingvo's.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Step(NamedTuple):
     attention: tf.Tensor | None = None
 
 
+EOS_MARGIN, PRUNING = (
+    5.0,
+    4.0,
+)  # G7 lingvo: valid_eos_max_logit_delta, and beam_size of tasks/mt/params/mlperf.py.
 # (tokens int32 [b * k], step number from 0 as an int32 scalar, state) -> Step. Row i * k + j is hypothesis j of
 # sentence i. Every tensor in the state has b * k rows, which the search reorders. Tensors that all hypotheses of a
 # sentence share (the encoder's output) belong in the function's closure instead.
@@ -111,6 +116,33 @@ def search_in_one_beam(
     """
     settings = decoder, sentences, beam_size, max_length, eos, alpha, dtype, coverage_weight, count_start
     return _OneBeam(*settings).run(state, start, source_length if coverage_weight else 0)
+
+
+def search_with_margins(
+    decoder: Decoder,
+    state: Any,
+    *,
+    sentences: int,
+    beam_size: int,
+    max_length: int,
+    eos: int,
+    start: int = 0,
+    alpha: float = 0.5,
+    dtype: tf.DType = tf.float32,
+) -> Hypotheses:
+    """Returns the `beam_size` best finished sequences of each sentence, as Lingvo's search on TPUs finds them.
+
+    The k most probable hypotheses without EOS live on. A living one also ends if EOS is among its k + 1 best tokens,
+    less than EOS_MARGIN below its best. A sentence's search ends when no living hypothesis is within PRUNING of the
+    most probable finished one. The score is log P / ((5 + length) / 5)^alpha. A sentence without a finished hypothesis
+    has no tokens. G7 transformer google/ops/beam_search_tpu_ops.py (`beam_search_step`), lingvo/core/ops/
+    beam_search_step_op_kernels.cc (`NormalizedScore`).
+
+    Args:
+      decoder, state, sentences, beam_size, max_length, eos, start, alpha, dtype: see `search`.
+    """
+    settings = decoder, sentences, beam_size, max_length, eos, alpha, dtype
+    return _Margins(*settings).run((state, tf.fill([sentences], tf.constant(float("-inf"), dtype))), start, 0)
 
 
 class _Beams(NamedTuple):
@@ -260,6 +292,47 @@ class _OneBeam(_Search):
             scores += self.coverage_weight * tf.reduce_sum(tf.math.log(tf.minimum(received, 1)), -1)
         scores, order = tf.math.top_k(scores, self.beam_size)
         return Hypotheses(_pick(last.tokens, order), scores)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Margins(_Search):
+    """The state is the decoder's, and [b], the log-probability of each sentence's most probable finished hypothesis."""
+
+    def _open(self, beams: _Beams) -> tf.Tensor:
+        """Whether each sentence's search goes on, bool [b]."""
+        return tf.reduce_any(beams.log_probs > beams.state[1][:, None] - PRUNING, 1)
+
+    def _goes_on(self, beams: _Beams) -> tf.Tensor:
+        return tf.reduce_any(self._open(beams))
+
+    def _advance(self, beams: _Beams) -> _Beams:
+        k, (state, finished_best) = self.beam_size, beams.state
+        step, log_probs = self._next(beams._replace(state=state))
+        never = tf.constant(float("-inf"), self.dtype)
+        top, local = tf.math.top_k(log_probs, min(k + 1, log_probs.shape[-1]))
+        end = log_probs[..., self.eos]
+        ends = tf.reduce_any(local == self.eos, -1) & (end > top[..., 0] - EOS_MARGIN)
+        ended = tf.where(ends & self._open(beams)[:, None], beams.log_probs + end, never)
+        here = tf.range(self.max_length) == beams.index
+        sequences = tf.concat([beams.finished, tf.where(here, self.eos, beams.tokens)], axis=1)
+        penalty = ((5 + tf.cast(beams.index + 1, self.dtype)) / 5) ** self.alpha
+        scores, chosen = tf.math.top_k(tf.concat([beams.scores, ended / penalty], axis=1), k)
+        without = tf.where(tf.range(log_probs.shape[-1]) == self.eos, never, log_probs)
+        best, parents, tokens = self._grown(beams.log_probs[..., None] + without, k)
+        return _Beams(
+            index=beams.index + 1,
+            tokens=tf.where(here, tokens[..., None], _pick(beams.tokens, parents)),
+            last=tokens,
+            log_probs=best,
+            state=(self._follow(step.state, parents), tf.maximum(finished_best, tf.reduce_max(ended, 1))),
+            coverage=beams.coverage,
+            finished=_pick(sequences, chosen),
+            scores=scores,
+        )
+
+    def _best(self, last: _Beams) -> Hypotheses:
+        there = ~tf.math.is_inf(last.scores)
+        return Hypotheses(tf.where(there[..., None], last.finished, 0), last.scores)
 
 
 def _pick(x: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:

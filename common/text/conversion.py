@@ -41,7 +41,7 @@ class Text:
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that name the files of both texts."""
-    for name in ("--train-source", "--train-target", "--eval-source", "--eval-target"):
+    for name in ("--train_source", "--train_target", "--eval_source", "--eval_target"):
         parser.add_argument(name, type=Path, nargs="+", required=True, metavar="FILE")
 
 
@@ -49,7 +49,7 @@ def add_work_arguments(parser: argparse.ArgumentParser, shards: int) -> None:
     """Adds the flags for cleaning, shards and processes; `shards` is their default number."""
     parser.add_argument("--shards", type=int, default=shards, metavar="N")
     bad = "leave out, and count, empty and undecodable pairs"
-    parser.add_argument("--drop-bad", action="store_true", help=bad)
+    parser.add_argument("--drop_bad", action="store_true", help=bad)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, metavar="N")
 
 
@@ -75,7 +75,7 @@ def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
     for kind in ("train", "eval"):
         sides = [getattr(arguments, f"{kind}_{side}") for side in ("source", "target")]
         if len(sides[0]) != len(sides[1]):
-            raise UserError(f"--{kind}-source names {len(sides[0])} files, --{kind}-target {len(sides[1])}")
+            raise UserError(f"--{kind}_source names {len(sides[0])} files, --{kind}_target {len(sides[1])}")
         both.append(Text(*sides))
     return both[0], both[1]
 
@@ -178,7 +178,9 @@ def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int,
                 for count, row in enumerate(rows, 1):  # noqa: B007
                     writers[(count - 1) % shards].write(_serialized(row))
             if not count:
-                raise UserError(f"{folder}: no {unit} are left: all are longer than --max-length")
+                raise UserError(
+                    f"{folder}: no {unit} are left: all are longer than the maximum; give a larger --max_length"
+                )
             if count < shards:
                 raise UserError(f"{folder}: {count} {unit} do not fill {shards} shards; use fewer")
     except (OSError, tf.errors.OpError) as error:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import baselines, folder_conversion, near_copies, text_files
+from common.data import baselines, folder_conversion, near_copies, tables, text_files
 from common.data.folder_conversion import Options
 from common.data.report import Report
 from common.errors import UserError, counted
-from common.text import parallel, subwords
+from common.text import parallel, subwords, text_doubts
 from common.text.conversion import Text
 from common.untrusted import parsed
 
@@ -25,8 +25,8 @@ MOST_HELD = 3000  # Maximum number of held-out pairs; WMT's newstest2014 has 3,0
 # (Text size limit in bytes, number of merges or subwords), following the presets cpu-multi30k (29,000 pairs).
 _VOCABULARIES = ((200_000, 1000), (2_000_000, 4000), (50_000_000, 8000))
 SHARD_BYTES = 16 << 20  # Of text.
-# Maximum characters of a side, and for each token that --max-length allows: longer pairs are left out before the
-# vocabulary is learnt, which takes memory by the square of a word's length. Subwords have 5 characters on average.
+# Maximum characters of a side, and for each token that --max_length allows: longer pairs are left out before the
+# vocabulary is learned, which takes memory by the square of a word's length. Subwords have 5 characters on average.
 MOST_CHARACTERS, _TOKEN_CHARACTERS = 10_000, 40
 # Part of the pairs; names, numbers and the like are their own translation. This project's choice.
 _MOST_SAME = 0.05
@@ -54,6 +54,7 @@ _LANGUAGES = re.compile(
 )
 _EXAMPLES = 5  # Maximum number of lines in the description about pairs left out for one reason.
 _NUMBER = re.compile(r"-?\d+([.,]\d+)?(e-?\d+)?")
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')  # A cell as CSV quotes it.
 # As str.splitlines; a line feed ends a line.
 _LINE_ENDS = re.compile("[\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
 
@@ -66,7 +67,6 @@ class Pairs:
       train, held: files with one sentence per line.
       sizes: number of pairs in each.
       words: maximum number of words in a side of a training pair; see `word_count`.
-      common: 99th percentile of these numbers of words.
       bytes: size of the training text.
       report: has the pairs that were left out.
     """
@@ -75,7 +75,6 @@ class Pairs:
     held: Text
     sizes: tuple[int, int]
     words: int
-    common: int
     bytes: int
     report: Report
 
@@ -86,7 +85,7 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
 
     Pairs of one source sentence stay on one side of the split, so that no evaluation sentence is trained on.
 
-    Raises UserError: a file cannot be read, the sides do not match, or too many pairs are broken.
+    Raises UserError: a file cannot be read, the sides do not match, or no pair is left.
     """
     report = options.report
     most = max(MOST_CHARACTERS, _TOKEN_CHARACTERS * options.max_length)
@@ -95,15 +94,16 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
     for reason, one in report.left_out.items():
         if one.count > _EXAMPLES:
             report.lines.append(f"{counted(one.count - _EXAMPLES, 'more line')}: {reason}")
-    _check(pairs, sources, options)
+    _check(pairs, sources, report)
     if held is None:
         pairs, held = _divided(pairs, sources, options)
     else:
-        _check(held, options.eval_sources, options)
+        _check(held, options.eval_sources, report)
         known = {text_files.normal(source).casefold() for source, _ in pairs}
         both = [source for source, _ in held if text_files.normal(source).casefold() in known]
         if both:
             report.suspect("the same sentence to train and to evaluate on", both[0][:80], len(both))
+    text_doubts.report([*pairs, *held], languages(sources, options), report)
     same = [source for source, target in pairs if source == target]
     if len(same) > _MOST_SAME * len(pairs):
         report.suspect("a sentence that is its own translation", same[0][:80], len(same))
@@ -114,10 +114,21 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
             *texts,
             (len(pairs), len(held)),
             int(words.max()),
-            int(np.quantile(words, 0.99)),
             sum(len(side.encode()) for pair in pairs for side in pair),
             options.report,
         )
+
+
+def languages(sources: Sequence[Path], options: Options) -> tuple[str, str] | tuple[()]:
+    """Returns the codes that the user gives, or the files' suffixes, as in train.en and train.de; else ()."""
+    if options.languages:
+        options.report.choose("languages", " ".join(options.languages), "--languages")
+        return options.languages
+    found = [path.name.removesuffix(".gz").rpartition(".")[2].lower() for path in sources]
+    if len(found) != 2 or not all(map(_LANGUAGES.fullmatch, found)):
+        return ()
+    options.report.choose("languages", " ".join(found), "the files' names")
+    return found[0], found[1]
 
 
 def word_count(text: str) -> int:
@@ -126,15 +137,12 @@ def word_count(text: str) -> int:
     return len(subwords.UNSPACED.sub(" ", text).split()) + (unspaced + 1) // 2
 
 
-def _check(pairs: Sequence[parallel.Pair], paths: Sequence[Path], options: Options) -> None:
-    """Raises UserError if no pair is left, or too many were left out."""
-    kinds = sorted(options.report.left_out.items(), key=lambda kind: -kind[1].count)
+def _check(pairs: Sequence[parallel.Pair], paths: Sequence[Path], report: Report) -> None:
+    """Raises UserError if no pair is left."""
+    kinds = sorted(report.left_out.items(), key=lambda kind: -kind[1].count)
     why = "; ".join(f"{one.count} {reason} (such as {one.example})" for reason, one in kinds)
     if not pairs:
         raise UserError(f"{paths[0]}: no sentence pair is left: {why or 'the file is empty'}")
-    total = sum(one.count for _, one in kinds)
-    if options.most_broken is not None and total > options.most_broken:
-        raise UserError(f"{counted(total, 'bad line')}, --most-broken={options.most_broken}: {why}")
 
 
 def _read(paths: Sequence[Path], most: int, report: Report) -> Iterator[parallel.Pair]:
@@ -174,10 +182,10 @@ def _markup(path: Path) -> str:
 
 def _tabbed(path: Path, report: Report) -> Iterator[list[text_files.Line]]:
     """Yields the two sides of each line; one if it has no tab. Columns of numbers below the first are no sentences."""
-    lines = text_files.lines(path)
+    lines = _rows(path)
     head = list(itertools.islice(lines, _HEAD))
-    filled = [line for line in head if line.text and line.text.strip()]
-    rows = [line.text.split("\t") for line in filled]
+    filled = [(line, cells) for line, cells in head if line.text and line.text.strip()]
+    rows = [cells for _, cells in filled]
     widths = Counter(len(row) for row in rows if len(row) > 1)
     width = max(widths, key=lambda width: (widths[width], -width), default=2)
     columns = [[row[n].strip() for row in rows[1:] or rows if len(row) > n] for n in range(width)]
@@ -187,16 +195,36 @@ def _tabbed(path: Path, report: Report) -> Iterator[list[text_files.Line]]:
         report.skip(
             f"columns of a line besides {first + 1} and {second + 1}, which are read", str(path), width - 2
         )
-    names = {cell.strip().lower() for cell in rows[0]} if rows else set()
+    names = {cell.strip(' "').lower() for cell in rows[0]} if rows else set()
     # Codes of languages above single words may be words themselves, such as it and es.
-    sure = names & _COLUMNS or any(" " in line.text for line in filled[1:])
+    sure = names & _COLUMNS or any(" " in line.text for line, _ in filled[1:])
     if sure and 1 < len(names) == len(rows[0]) and all(map(_LANGUAGES.fullmatch, names - _COLUMNS)):
         head.remove(filled[0])
-        report.skip("a line of column names", f"{path}: line {filled[0].number}")
-    for line in itertools.chain(head, lines):
-        sides = [None] if line.text is None else line.text.split("\t")
-        sides = [sides[n] for n in (first, second) if n < len(sides)] if len(sides) > 1 else sides
+        report.skip("a line of column names", f"{path}: line {filled[0][0].number}")
+    quoted = len(rows) > 1 and all(_QUOTED.fullmatch(cell.strip()) for row in rows for cell in row)
+    for line, cells in itertools.chain(head, lines):
+        while len(cells) > width and not cells[-1].strip():
+            cells.pop()
+        if len(cells) > width:
+            what = f"more columns than most lines, {width}; a tab inside of a sentence?"
+            report.leave_out(what, f"{path}: line {line.number}", most=_EXAMPLES)
+            continue
+        sides = [cells[n] for n in (first, second) if n < len(cells)] if len(cells) > 1 else [line.text]
+        for number, side in enumerate(sides):
+            if side and _QUOTED.fullmatch(side.strip()) and (quoted or '""' in side.strip()[1:-1]):
+                report.change("quotes around a cell, undone", f"{path}: line {line.number}")
+                sides[number] = side.strip()[1:-1].replace('""', '"')
         yield [dataclasses.replace(line, text=side) for side in sides]
+
+
+def _rows(path: Path) -> Iterator[tuple[text_files.Line, list[str]]]:
+    """Yields each line and its cells, [] for one that is not text; a file *.csv has CSV's quotes and separators."""
+    if path.suffix.lower() == ".csv":
+        for number, cells in tables.cells(path):
+            yield text_files.Line(number, "\t".join(cells)), cells
+        return
+    for line in text_files.lines(path):
+        yield line, line.text.split("\t") if line.text is not None else []
 
 
 def _fault(line: text_files.Line, most: int) -> str:
@@ -208,7 +236,8 @@ def _fault(line: text_files.Line, most: int) -> str:
         return text_files.NUL
     if len(line.text) > most:
         return TOO_LONG.format(most)
-    return "" if line.text.strip("\ufeff").strip() else EMPTY
+    # Characters without width, as of a byte-order mark, are no sentence.
+    return "" if any(letter.isprintable() and not letter.isspace() for letter in line.text) else EMPTY
 
 
 def _clean(text: str | None) -> str:
@@ -222,6 +251,9 @@ def _divided(pairs: list[parallel.Pair], paths: Sequence[Path], options: Options
         fix = "give more to hold some out, or name others with --eval"
         raise UserError(f"{paths[0]}: one sentence pair only; {fix}")
     part = min(options.eval_part, MOST_HELD / len(distinct))
+    options.report.choose(
+        "split", f"{part:.3g} of the sentences held out", "the converter (--eval_part, --seed)"
+    )
     sources = (text_files.normal(source).casefold() for source, _ in distinct)
     groups = [str(n) for n in near_copies.joined(len(distinct), near_copies.same_names(list(sources)))]
     out_of = folder_conversion.divide(["all"] * len(distinct), part, options.seed, groups)
@@ -275,9 +307,22 @@ def facts(pairs: Pairs, counts: dict[str, int]) -> list[tuple[str, str]]:
     ]
 
 
-def listed(pairs: Pairs, counts: dict[str, int]) -> list[str]:
-    """Returns the lines about left-out pairs, for the description."""
-    report, reason = pairs.report, "more tokens than --max-length"
+def listed(
+    pairs: Pairs, counts: dict[str, int], longest: int, options: Options, other: str = ""
+) -> list[str]:
+    """Returns the lines about left-out pairs, for the description.
+
+    `longest` is the maximum number of tokens, `other` a further reason for which the converter drops pairs.
+    """
+    report = pairs.report
+    by = "--max_length" if options.max_length else "the converter; --max_length sets another"
+    report.choose("maximum tokens of a sentence", str(longest), by)
+    report.choose(
+        "vocabulary",
+        f"{counts['vocabulary']} tokens",
+        "--vocabulary_size" if options.vocabulary_size else "the converter, by the text's size",
+    )
+    reason = f"more than {longest} tokens, the maximum by {by}{other}"
     if counts["too_long"]:
         report.leave_out(reason, "a pair", f"{counted(counts['too_long'], 'pair')}: {reason}")
         report.left_out[reason].count = counts["too_long"]

@@ -65,7 +65,7 @@ def read_pairs(
 
 
 def _or_drop(dropped: Dropped | None) -> str:
-    return " (training text can be cleaned with --drop-bad)" if dropped is None else ""
+    return " (training text can be cleaned with --drop_bad)" if dropped is None else ""
 
 
 def lines(paths: tuple[Path, Path]) -> Iterator[tuple[Line, Line]]:
@@ -94,6 +94,6 @@ def short(pairs: Sequence[Pair], length: Callable[[Pair], int], longest: int, dr
     shorter = [pair for pair in pairs if length(pair) <= longest]
     dropped.too_long += len(pairs) - len(shorter)
     if not shorter:
-        fix = "give a larger --max-length"
+        fix = "give a larger --max_length"
         raise UserError(f"every sentence to evaluate on has more than {longest} tokens; {fix}")
     return shorter

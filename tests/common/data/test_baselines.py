@@ -11,7 +11,7 @@ from common.data import baselines
 from common.detection import coco_eval
 
 
-def test_colours_tell_classes_that_the_majority_does_not():
+def test_colors_tell_classes_that_the_majority_does_not():
     rng = np.random.default_rng(0)
     names = [str(i % 3) for i in range(120)]
 
@@ -24,7 +24,7 @@ def test_colours_tell_classes_that_the_majority_does_not():
 
     accuracy, what = baselines.classifier(pictures(0), names, pictures(0), names)
     assert accuracy == 1.0 and what.startswith("logistic regression")
-    # Colours that mislead: the most frequent class is better, and is the answer.
+    # Colors that mislead: the most frequent class is better, and is the answer.
     assert baselines.classifier(pictures(0), names, pictures(1), names) == baselines.majority(names, names)
 
 

@@ -1,7 +1,6 @@
 """Tests the reader of pictures, whose promises docs/your-own-data.md lists: one test for each cell of its table."""
 
 import io
-import struct
 
 import numpy as np
 import pytest
@@ -56,93 +55,24 @@ def test_a_published_converter_does_not_turn():
     assert pictures.read(data, turn=False).encoded is data
 
 
-@pytest.mark.parametrize(
-    "values, form, expected, doubts",
-    [
-        (lambda v: v.astype(np.uint16) * 257, "PNG", 1, 0),
-        (lambda v: v.astype(np.uint16) * 257, "TIFF", 1, 0),
-        (lambda v: v.astype(np.uint16) * 16, "TIFF", 255 / 4095 * 16, 1),  # A camera's 12 bits.
-        (lambda v: v.astype(np.uint16), "PNG", 1, 1),  # 8 bits in a file of 16.
-        (lambda v: v.astype(np.int32) * 257, "TIFF", 1, 0),
-        (lambda v: v.astype(np.float32) / 255, "TIFF", 1, 0),
-        (lambda v: v.astype(np.float32), "TIFF", 1, 0),
-    ],
-)
-def test_depth(values, form, expected, doubts):
-    """16-bit grey became white and float black: values are scaled by their range."""
-    grey = smooth()[..., 0]
-    data = file_of(Image.fromarray(values(grey)), form)
-    picture = pictures.read(data)
-    assert pictures.SCALED in picture.changes and len(picture.doubts) == doubts
-    np.testing.assert_allclose(seen(data)[..., 1], grey * expected, atol=4)
-
-
-@pytest.mark.parametrize("factor, expected, doubts", [(257, 1, 0), (16, 255 / 4095 * 16, 1), (1, 1, 1)])
-@pytest.mark.parametrize("channels", [3, 4])
-@pytest.mark.parametrize("png", [False, True])
-def test_depth_of_colours(factor, expected, doubts, channels, png):
-    """Pillow keeps the high bytes of 16-bit colours: a camera's 12 bits were nearly black."""
-    pixels = smooth(channels).astype(np.uint16) * factor
-    pixels[..., 3:] = 255 * factor
-    picture = pictures.read(tf.io.encode_png(pixels).numpy(), png)
-    assert pictures.SCALED in picture.changes and len(picture.doubts) == doubts
-    with Image.open(io.BytesIO(picture.encoded)) as image:
-        assert image.mode == "RGB" and image.size == SIZE
-    np.testing.assert_allclose(pictures.decoded(picture.encoded), smooth() * expected, atol=12)
-
-
-def test_a_deep_picture_is_turned():
-    pixels = smooth().astype(np.uint16) * 16
-    data = tf.io.encode_png(pixels).numpy()
-    small = file_of(Image.new("RGB", (1, 1)), "PNG", exif=exif(6))
-    start = small.index(b"eXIf") - 4
-    chunk = small[start : start + 12 + int.from_bytes(small[start : start + 4])]
-    picture = pictures.read(data[:33] + chunk + data[33:])
-    assert (picture.orientation, picture.width, picture.height) == (6, *SIZE[::-1])
-    expected = np.rot90(smooth() * (255 / 4095 * 16), -1)
-    np.testing.assert_allclose(pictures.decoded(picture.encoded), expected, atol=12)
-
-
-@pytest.mark.parametrize("factor", [257, 16])
-def test_depth_of_colours_in_a_tiff(factor):
-    """Pillow writes no TIFF of 16-bit colours; its high bytes are right where all 16 bits are used."""
-    pixels = smooth().astype("<u2") * factor
-    tags = [(256, 4, SIZE[0]), (257, 4, SIZE[1]), (258, 3, 8), (259, 3, 1), (262, 3, 2), (273, 4, 128)]
-    tags += [(277, 3, 3), (278, 4, SIZE[1]), (279, 4, pixels.nbytes)]
-    entries = b"".join(
-        struct.pack("<HHII", tag, kind, 3 if tag == 258 else 1, 122 if tag == 258 else value)
-        for tag, kind, value in tags
-    )
-    head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4)
-    data = head + struct.pack("<HHH", 16, 16, 16) + pixels.tobytes()
-    if factor == 257:
-        np.testing.assert_allclose(seen(data), smooth(), atol=12)
-        assert pictures.read(data).changes == (pictures.SCALED,)
+@pytest.mark.parametrize("form", ["PNG", "TIFF"])
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32, "colors"])
+def test_depth(form, kind):
+    """A file does not say which of 12, 16 or 32 bits are white, so a picture of more than 8 is refused."""
+    if kind == "colors":
+        data = tf.io.encode_png(smooth().astype(np.uint16) * 257).numpy()
+    elif form == "PNG" and kind == np.float32:
+        return
     else:
-        with pytest.raises(BadPictureError, match="16-bit colours that use fewer bits; save it as PNG"):
-            pictures.read(data)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.full((4, 4), -1, np.int32),
-        np.full((4, 4), 1 << 20, np.int32),
-        np.full((4, 4), 300, np.float32),
-        np.full((4, 4), -0.5, np.float32),
-        np.full((4, 4), np.nan, np.float32),
-        np.full((4, 4), np.inf, np.float32),
-    ],
-)
-def test_depth_without_a_known_range_is_refused(values):
-    with pytest.raises(BadPictureError, match="whose range is unknown"):
-        pictures.read(file_of(Image.fromarray(values), "TIFF"))
+        data = file_of(Image.fromarray(smooth()[..., 0].astype(kind)), form)
+    with pytest.raises(BadPictureError, match="more than 8 bits.*; save it with 8 bits"):
+        pictures.read(data)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
 @pytest.mark.parametrize("png", [False, True])
 def test_alpha(mode, png):
-    """What is transparent is white, whatever colour lies below it."""
+    """What is transparent is white, whatever color lies below it."""
     layer = np.concatenate([smooth(), np.full((*SIZE[::-1], 1), 255, np.uint8)], -1)
     layer[:, :20, 3] = 0
     image = Image.fromarray(layer)
@@ -171,7 +101,7 @@ def test_alpha_that_hides_nothing_is_dropped():
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG", "TIFF"])
 def test_animation(form):
     """The first frame, or page."""
-    frames = [Image.new("RGB", SIZE, colour) for colour in ("red", "blue", "lime")]
+    frames = [Image.new("RGB", SIZE, color) for color in ("red", "blue", "lime")]
     data = file_of(frames[0], form, save_all=True, append_images=frames[1:])
     picture = pictures.read(data)
     assert pictures.FIRST_FRAME in picture.changes
@@ -179,7 +109,7 @@ def test_animation(form):
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "YCbCr", "L", "1", "LAB"])
-def test_colours(mode):
+def test_colors(mode):
     image = Image.fromarray(smooth())
     if mode == "LAB":
         from PIL import ImageCms

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from common.data import images, padding, pipeline
 from common.distributed import replicas as backends
-from common.train.loop import Loop
 from common.train.probe import Probe
+from common.train.programs import Programs
 from tests.common.train import toy
+from tests.common.train.loops import run
 
 
 def test_data_sets_that_a_run_reads_are_not_autotuned(monkeypatch):
@@ -28,9 +29,9 @@ def test_data_sets_that_a_run_reads_are_not_autotuned(monkeypatch):
         return dataset(kept)
 
     monkeypatch.setattr(replicas, "dataset", seen)
-    loop = Loop(toy.Task(config), replicas)
+    loop = Programs(toy.Task(config), replicas)
     probe = Probe(loop)
-    for use in (loop.compile, lambda: list(loop.run()), probe.evaluate, probe.one_step):
+    for use in (loop.compile, lambda: run(loop), probe.evaluate, probe.one_step):
         read.clear()
         use()
         assert read and all(data.options().autotune.enabled is False for data in read)
@@ -90,6 +91,6 @@ def test_pixels_lose_the_mean_and_are_divided_by_the_deviation(repeats: int) -> 
     mean, deviation = (np.tile(x, repeats) for x in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     expected = (pixels / 255.0 - mean) / deviation
     for dtype, tolerance in ((tf.float64, 1e-12), (tf.bfloat16, 1e-5)):
-        found = images.normalise_rgb(tf.constant(pixels), dtype, repeats)
+        found = images.normalize_rgb(tf.constant(pixels), dtype, repeats)
         assert found.dtype == (tf.float64 if dtype == tf.float64 else tf.float32)
         np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)

@@ -1,4 +1,4 @@
-"""No input of a preset for TPUs calls back into Python: the hosts of a pod have no access to the client's."""
+"""No input of a preset for TPUStrategy calls back into Python: the hosts of a pod have no access to the client's."""
 
 import dataclasses
 import importlib
@@ -19,7 +19,7 @@ def presets(benchmark):
 
 
 def pods(benchmark):
-    return [config for config in presets(benchmark).values() if config.hardware.startswith("tpu")]
+    return [config for config in presets(benchmark).values() if config.replicas == "tpu"]
 
 
 BENCHMARKS = [name for name in NAMES if pods(name)]

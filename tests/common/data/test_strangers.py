@@ -62,11 +62,11 @@ def test_only_regular_files_of_a_size_are_read(tmp_path):
     for name, most, message in (
         ("a", 2, "more than 2"),
         ("link", 9, "is a link"),
-        ("pipe", 9, "no regular file"),
+        ("pipe", 9, "not a regular file"),
     ):
         with pytest.raises(ValueError, match=message):
             read_plain(tmp_path / name, most)
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         read_plain(tmp_path, 9)
 
 
@@ -103,7 +103,7 @@ def test_a_picture_that_would_fill_the_memory_is_not_decoded(tmp_path, side):
 
 def test_a_pipe_is_no_picture(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(pictures.BadPictureError, match="no regular file"):
+    with pytest.raises(pictures.BadPictureError, match="not a regular file"):
         pictures.contents(tmp_path / "pipe.jpg")
 
 
@@ -146,7 +146,9 @@ def test_a_video_is_a_file_and_no_address(tmp_path, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
     video("other.ts")
     os.mkfifo("pipe")
-    with pytest.raises(videos.BadVideoError, match="no regular file" if name == "pipe" else "No such file"):
+    with pytest.raises(
+        videos.BadVideoError, match="not a regular file" if name == "pipe" else "No such file"
+    ):
         videos.read(name)
 
 
@@ -228,7 +230,7 @@ def test_a_description_names_files_of_its_folder(tmp_path, name):
         "resnet", (), {}, {}, files, data_description.digest(files), "", {}
     )
     data_description.write(tmp_path, description)
-    with pytest.raises(UserError, match="which is no file of this folder"):
+    with pytest.raises(UserError, match="which is not a file of this folder"):
         data_description.read(tmp_path)
 
 

@@ -52,8 +52,8 @@ def test_a_line_that_is_no_utf8_has_its_number(tmp_path):
     ]
     with pytest.raises(UserError, match="text.txt: line 2: not UTF-8; save it as UTF-8"):
         text_files.read(path)
-    with pytest.raises(UserError, match="text.txt: line 30: has a NUL character; give --names another file"):
-        text_files.read(written(tmp_path, b"a\n" * 29 + b"b\0\n"), "give --names another file")
+    with pytest.raises(UserError, match="text.txt: line 30: has a NUL character; name another file"):
+        text_files.read(written(tmp_path, b"a\n" * 29 + b"b\0\n"), "name another file")
     with pytest.raises(UserError, match="text.txt: after line 1: broken UTF-16-LE"):
         text_files.read(written(tmp_path, "a\n".encode("utf-16") + b"\x00\xd8\x0a"))
 
@@ -77,10 +77,10 @@ def test_a_long_line_is_a_fault_and_takes_no_memory(tmp_path, monkeypatch):
 def test_what_cannot_be_read_is_one_line(tmp_path):
     with pytest.raises(UserError, match="cannot read .*nowhere: No such file"):
         text_files.read(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="no regular file; name a text file"):
+    with pytest.raises(UserError, match="not a regular file; name a text file"):
         text_files.read(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         text_files.read(tmp_path / "pipe")
     with pytest.raises(UserError, match="cannot read .*cut: Compressed file ended"):
         text_files.read(written(tmp_path, gzip.compress(b"a\n")[:-6], "cut"))
@@ -172,29 +172,16 @@ def test_a_name_that_no_file_can_have_is_an_example_that_is_missing(tmp_path):
         text_files.read("x" * 5000)
 
 
-def test_a_json_object_a_line_is_a_row(tmp_path):
-    path = written(
-        tmp_path,
-        b'{"file_name": "a.jpg", "label": 3, "more": [1]}\n\n{"label": "x ", "file_name": "b.jpg"}',
-        "m.jsonl",
-    )
-    assert [(e.path.name, e.label, e.line) for e in tables.examples(tables.read(path))] == [
-        ("a.jpg", "3", 1),
-        ("b.jpg", "x", 3),
-    ]
-    for content, message in (
-        (b"{}\n[", "line 2: no JSON"),
-        (b"3", "line 1: no JSON object"),
-        (b"{}", "columns .none."),
-        (b'{"file_name": "a.jpg", "label": "x\\ud800"}', "line 1: half a character"),
-    ):
-        with pytest.raises(UserError, match=message):
-            tables.examples(tables.read(written(tmp_path, content, "m.jsonl")))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ('[{"path": "a.jpg", "label": "x"}]', "list.csv: a list in JSON, which is not read; write a CSV"),
+        ('{"path": "a.jpg"}', "list.csv: a list in JSON"),
+        ("v 0.mp4 0\n", "list.csv: a list divided by blanks, as of mmaction2"),
+        ("b/c.jpg dog\n", "list.csv: a list divided by blanks"),
+        ("[\n", "list.csv: a list in JSON"),
+        ("[1] a.jpg,cat\n", "list.csv: no rows below"),
+        ("{id}.jpg,cat\n", "list.csv: no rows below"),
         ("", "list.csv: no rows; expected path,label"),
         ("x,y\na,b\n", "list.csv: columns x, y; expected path,label"),
         ("path,label\na.mp4,run\nb.mp4\n", "list.csv: line 3: no label; give every row all columns"),
@@ -265,11 +252,10 @@ def test_a_name_has_no_characters_without_width():
         "sep=;\npath;label\na.jpg;x\n",
         "# my pictures\n\nFile Name,CLASS\na.jpg,x\n",
         "\u200bpath,label\na.jpg,x\n",
-        '[{"path": "a.jpg", "label": "x"}]',
     ],
 )
 def test_a_table_as_excel_and_people_write_it(tmp_path, text):
-    path = tmp_path / ("list.json" if text.startswith("[") else "list.csv")
+    path = tmp_path / "list.csv"
     path.write_text(text, encoding="utf-8")
     (found,) = tables.examples(tables.read(path))
     assert (found.path, found.label) == (tmp_path / "a.jpg", "x")

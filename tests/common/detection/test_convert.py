@@ -19,13 +19,13 @@ def convert_scene(folder: pathlib.Path, content: object, *flags: str, zipped: bo
     notes = folder / "notes.json"
     notes.write_text(json.dumps(content))
     arguments = [str(folder / "out"), f"--train={folder}", f"--val={folder}", "--workers=1", *flags]
-    arguments += ["--train-shards=2", "--val-shards=1"]
+    arguments += ["--train_shards=2", "--val_shards=1"]
     if zipped:
         with zipfile.ZipFile(folder / "notes.zip", "w") as packed:
             for split in convert.SPLITS:
                 packed.write(notes, f"annotations/instances_{split}2017.json")
         return convert.main([*arguments, f"--annotations={folder / 'notes.zip'}"])
-    return convert.main([*arguments, *(f"--{split}-annotations={notes}" for split in convert.SPLITS)])
+    return convert.main([*arguments, *(f"--{split}_annotations={notes}" for split in convert.SPLITS)])
 
 
 @pytest.mark.parametrize(

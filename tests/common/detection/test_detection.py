@@ -59,10 +59,10 @@ def test_empty_and_inverted_boxes_overlap_nothing():
 def test_codes_are_those_of_tf_models_and_decode_back(weights):
     rng = np.random.default_rng(1)
     corners, reference = tf.constant(random_boxes(rng, 50)), tf.constant(random_boxes(rng, 50))
-    codes = boxes.encode(corners, boxes.to_centres(reference), weights)
+    codes = boxes.encode(corners, boxes.to_centers(reference), weights)
     ops = official("box_ops")
     np.testing.assert_allclose(codes, ops.encode_boxes(corners, reference, weights), rtol=1e-6, atol=1e-7)
-    back = boxes.decode(codes, boxes.to_centres(reference), weights)
+    back = boxes.decode(codes, boxes.to_centers(reference), weights)
     np.testing.assert_allclose(back, corners, rtol=1e-8)
     np.testing.assert_allclose(back, ops.decode_boxes(codes, reference, weights), rtol=1e-6)
 
@@ -73,11 +73,11 @@ def test_code_of_one_box_by_hand():
     np.testing.assert_allclose(code, [[-5, -5, 5 * math.log(2), -5 * math.log(2)]], rtol=1e-5)
 
 
-def test_a_limit_holds_the_sides_of_decoded_boxes_and_not_their_centres():
-    """Half of the anchor's side up or down at most; the centre may go as far as the code says."""
+def test_a_limit_holds_the_sides_of_decoded_boxes_and_not_their_centers():
+    """Half of the anchor's side up or down at most; the center may go as far as the code says."""
     anchor = tf.constant([[0.5, 0.5, 0.2, 0.4]])
     code = tf.constant([[30.0, -30.0, 500.0, -1.0]])
-    found = boxes.to_centres(boxes.decode(code, anchor, (10.0, 10.0, 5.0, 5.0), max_log_ratio=math.log(1.5)))
+    found = boxes.to_centers(boxes.decode(code, anchor, (10.0, 10.0, 5.0, 5.0), max_log_ratio=math.log(1.5)))
     np.testing.assert_allclose(found, [[1.1, -0.7, 0.3, 0.4 * math.exp(-0.2)]], rtol=1e-5)
 
 

@@ -266,6 +266,21 @@ def test_no_detections_at_all_is_zero(tmp_path):
     assert found["AP"] == 0 and set(coco_eval.by_class(found).values()) == {0}
 
 
+def test_sizes_that_no_object_has_are_minus_one_without_detections_too(tmp_path):
+    content = scene()
+    content["annotations"] = [a for a in content["annotations"] if a["area"] < 32**2]
+    annotations, _, _ = write(tmp_path, content)
+    first = content["annotations"][0]
+    wrong = {
+        "image_id": first["image_id"],
+        "category_id": first["category_id"],
+        "bbox": [0, 0, 1, 1],
+        "score": 0.1,
+    }
+    some, none = (coco_eval.average_precision(annotations, found, "bbox") for found in ([wrong], []))
+    assert none == some and none["AP_small"] == 0 and none["AP_large"] == none["AR_large"] == -1
+
+
 @pytest.mark.parametrize(
     ("name", "row", "value", "message"),
     [

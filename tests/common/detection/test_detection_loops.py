@@ -10,7 +10,7 @@ import pytest
 from common.config.optimizer import Sgd
 from common.detection import drawing
 from common.distributed import replicas
-from common.train.loop import Loop
+from common.train.programs import Programs
 from tests.common.train import loops
 
 PICTURES = drawing.Pictures(
@@ -27,7 +27,7 @@ SMALL = {
 
 # Mask R-CNN takes minutes: it compiles a program per orientation, for training and for evaluation.
 @pytest.fixture(scope="module", params=["ssd", pytest.param("maskrcnn", marks=pytest.mark.e2e)])
-def make(request, tmp_path_factory) -> Callable[..., Loop]:
+def make(request, tmp_path_factory) -> Callable[..., Programs]:
     """Returns make(**changes), a loop of four steps on generated pictures whose task keeps the scored arrays."""
     benchmark = request.param
     folder = tmp_path_factory.mktemp(benchmark)
@@ -56,15 +56,15 @@ def make(request, tmp_path_factory) -> Callable[..., Loop]:
         num_eval_examples=PICTURES.eval_images, global_batch_size=4, eval_batch_size=4, batch_norm_span=4,
         train_epochs=0.0, train_steps=4, steps_per_block=4, epochs_per_block=0.0,
         optimizer=Sgd(base_learning_rate=1e-3, momentum=0.9),
-        **({"first_block_epochs": 0.0} if benchmark == "ssd" else {}), **SMALL[benchmark],
+        eval_epochs=(), **SMALL[benchmark],
     )  # fmt: skip
 
-    def make(**changes) -> Loop:
+    def make(**changes) -> Programs:
         config = dataclasses.replace(base, **changes)
         config.validate()
         task = Here(config, str(folder))
         task.check_input()
-        return Loop(task, replicas.make(config))
+        return Programs(task, replicas.make(config))
 
     return make
 

@@ -20,7 +20,7 @@ SIZE = (37, 53)
 
 
 def pasted_by_definition(mask: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """Pastes pixel by pixel: the bilinear value at the pixel's centre, of the mask's cells with zeros around them."""
+    """Pastes pixel by pixel: the bilinear value at the pixel's center, of the mask's cells with zeros around them."""
     cells = len(mask)
     around = np.zeros([cells + 2, cells + 2])
     around[1:-1, 1:-1] = mask
@@ -39,7 +39,7 @@ def pasted_by_definition(mask: np.ndarray, box: np.ndarray) -> np.ndarray:
     return out
 
 
-def test_pasting_is_bilinear_between_the_centres_of_cells():
+def test_pasting_is_bilinear_between_the_centers_of_cells():
     rng = np.random.default_rng(0)
     for _ in range(20):
         mask = rng.random([7, 7])

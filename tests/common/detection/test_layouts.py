@@ -1,17 +1,13 @@
 """Tests that annotations find their own pictures and splits in folders as programs write them, whatever the names."""
 
-import base64
-import io
 import json
 import os
 import unicodedata
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from pycocotools import mask as coco_mask
 
 from common.data.folder_conversion import Options
 from common.detection import coco_source
@@ -226,7 +222,7 @@ def test_every_format_keeps_the_split_of_folders_lists_and_fields(tmp_path, kind
     )
 
 
-def test_a_split_that_cannot_be_honoured_is_said(tmp_path):
+def test_a_split_that_cannot_be_honored_is_said(tmp_path):
     yolo(tmp_path, [f"images/p{n}.jpg" for n in range(4)], {"train": "images", "val": "images"})
     _, held, report = found(tmp_path)
     assert held is None and "same pictures for both" in report.said("suspicious")[0]
@@ -238,14 +234,11 @@ def test_a_split_that_cannot_be_honoured_is_said(tmp_path):
 # -------------------------------------------------------------------------------------------------------- meaning
 
 
-def test_a_poses_box_is_its_first_four_numbers(tmp_path):
+@pytest.mark.parametrize("given", [{"kpt_shape": "[4, 2]"}, {}])
+def test_poses_are_refused_by_name(tmp_path, given):
     pose = "0 0.5 0.5 0.5 0.5 0.3 0.3 0.7 0.3 0.7 0.6 0.3 0.7\n"
-    yolo(tmp_path, [f"images/{n}.jpg" for n in range(5)], {"kpt_shape": "[4, 2]"}, pose)
-    source, _ = coco_source.find(tmp_path, Options())
-    assert source.content["annotations"][0]["bbox"] == [0.25, 0.25, 0.5, 0.5]
-    assert source.content["annotations"][0]["segmentation"] is None
-    (tmp_path / "data.yaml").write_text("names: [cat]\n")
-    with pytest.raises(UserError, match="kpt_shape"):
+    yolo(tmp_path, [f"images/{n}.jpg" for n in range(5)], given, pose)
+    with pytest.raises(UserError, match="YOLO's poses are not read; export boxes"):
         found(tmp_path)
 
 
@@ -260,24 +253,15 @@ def test_classes_counted_from_1_are_an_error(tmp_path):
         found(tmp_path)
 
 
-def test_labelmes_groups_are_one_object_and_masks_are_read(tmp_path):
+def test_labelmes_other_shapes_and_parts_of_one_object_are_left_out_and_said(tmp_path):
     picture(tmp_path / "a.jpg", 1)
-    triangle = {"label": "cat", "shape_type": "polygon", "group_id": 7, "points": [[0, 0], [4, 0], [0, 4]]}
-    other = {**triangle, "points": [[20, 20], [30, 20], [20, 30]]}
-    pixels = np.zeros((5, 6), np.uint8)
-    pixels[1:4, 2:6] = 255
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    mask = {"label": "dog", "shape_type": "mask", "points": [[10, 12], [15, 16]]}
-    mask["mask"] = base64.b64encode(buffer.getvalue()).decode()
-    labelme(tmp_path / "a.json", "a.jpg", [triangle, other, mask])
-    source, _ = coco_source.find(tmp_path, Options())
-    cat, dog = source.content["annotations"]
-    assert cat["bbox"] == [0, 0, 30, 30] and len(cat["segmentation"]) == 2
-    assert dog["bbox"] == [12, 13, 4, 3]
-    whole = np.zeros((SIDE, SIDE), np.uint8)
-    whole[13:16, 12:16] = 1
-    assert np.array_equal(coco_mask.decode(dog["segmentation"]), whole)
+    part = {"label": "cat", "shape_type": "polygon", "group_id": 7, "points": [[0, 0], [4, 0], [0, 4]]}
+    mask = {"label": "dog", "shape_type": "mask", "points": [[10, 12], [15, 16]], "mask": ""}
+    labelme(tmp_path / "a.json", "a.jpg", [part, part, mask, {**part, "group_id": 8}])
+    source, _ = coco_source.find(tmp_path, options := Options())
+    assert [item["bbox"] for item in source.content["annotations"]] == [[0, 0, 4, 4]]
+    assert source.content["images"][0]["lost"] == 3
+    assert "shapes of one group_id" in options.report.lines[0] and "'mask'" in options.report.lines[2]
 
 
 def test_one_bad_object_does_not_discard_its_picture(tmp_path):
@@ -304,11 +288,15 @@ FOREIGN = {
     "studio.json": ([{"data": {}, "annotations": []}], "Label Studio"),
     "supervisely.json": ({"objects": [], "size": {}}, "Supervisely"),
     "min.json": ([{"image": "0.jpg", "annotation_id": 1}], "Label Studio"),
-    "via.json": ({"project": {}, "metadata": {}, "file": {}}, "VIA 3"),
+    "apple.json": ([{"image": "0.jpg", "annotations": [{"label": "cat", "coordinates": {}}]}], "CreateML"),
+    "via3.json": ({"project": {}, "metadata": {}, "file": {}}, "VIA 3"),
+    "via.json": ({"0.jpg9": {"filename": "0.jpg", "size": 9, "regions": []}}, "VIA"),
+    "project.json": ({"_via_settings": {}, "_via_img_metadata": {}}, "VIA"),
     "rows.jsonl": ({"file_name": "0.jpg", "objects": {}}, "Hugging Face"),
     "headless.csv": ("0.jpg,1,1,2,2,cat\n", "CSV"),
     "packed.parquet": ("PAR1", "parquet"),
     "annotations.xml": ("<?xml version='1.0'?><annotations><version>1.1</version></annotations>", "CVAT"),
+    "dlib.xml": ("<?xml version='1.0'?><dataset><images></images></dataset>", "dlib"),
     "labels.csv": ("filename,width,height,class,xmin,ymin,xmax,ymax\n0.jpg,9,9,cat,1,1,2,2\n", "CSV"),
     "boxes.csv": ("ImageID,LabelName,XMin,YMin,XMax,YMax\n0,cat,0,0,1,1\n", "OpenImages"),
 }
@@ -322,16 +310,6 @@ def test_a_foreign_format_is_named_with_what_helps(tmp_path, name):
     for source in (tmp_path, tmp_path / name) if name.endswith(".csv") else (tmp_path,):
         with pytest.raises(UserError, match=f"{name}: annotations of .*{program}.*(export|get|convert)"):
             coco_source.find(source, Options())
-
-
-def test_createmls_boxes_are_read(tmp_path):
-    picture(tmp_path / "0.jpg", 1)
-    one = {"label": "cat", "coordinates": {"x": 20, "y": 30, "width": 10, "height": 4}}
-    (tmp_path / "_annotations.createml.json").write_text(
-        json.dumps([{"image": "0.jpg", "annotations": [one]}])
-    )
-    source, _ = coco_source.find(tmp_path, Options())
-    assert source.content["annotations"][0]["bbox"] == [15, 28, 10, 4]
 
 
 # ------------------------------------------------------------------------- names x folders x splits x formats

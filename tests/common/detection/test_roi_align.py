@@ -143,7 +143,7 @@ def test_all_levels_are_used_and_get_gradients_compiled():
 
 
 def naive_crop(mask: np.ndarray, inside: np.ndarray, box: np.ndarray, size: int) -> np.ndarray:
-    """Bilinear samples at the centres of the grid's cells; outside of the mask there are zeros."""
+    """Bilinear samples at the centers of the grid's cells; outside of the mask there are zeros."""
     actual, number = np.zeros([size, size]), len(mask)
     padded = np.pad(mask, 1)
     for i in range(size):

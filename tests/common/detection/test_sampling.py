@@ -87,7 +87,7 @@ def test_noise_depends_on_seed_step_and_image_only():
     assert first.min() >= 0 and first.max() < 1 and abs(first.mean() - 0.5) < 0.05
 
 
-def test_noise_of_neighbouring_seeds_and_uses_differs_and_any_seed_draws():
+def test_noise_of_neighboring_seeds_and_uses_differs_and_any_seed_draws():
     pairs = [(seed, use) for seed in (0, 1, 2, 3) for use in (0, 1, 2)]
     found = [numbers(seed, 5, [7], use=use)[0] for seed, use in pairs]
     for a, b in itertools.combinations(found, 2):

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from common.text import beam
+from tests import differences
 
 EOS, SIZE, SOURCE = 1, 5, 4
 
@@ -70,19 +71,41 @@ def naive(net, sentence, beam_size, max_length, alpha):
     return finished or [(p / ((5 + max_length) / 6) ** alpha, tokens) for p, tokens, *_ in living]
 
 
-def one_beam(net, sentence, beam_size, max_length, alpha, weight, counted):
+def one_beam(net, sentence, beam_size, max_length, alpha, weight, counted, follows=True):
     """GNMT's search, step by step as G6 nmt/beam_search_decoder.py 480-620 and NV7 beam_search.py 187-270 do it."""
     living = [(0.0, (), net.first[sentence], 0, np.zeros(SOURCE))]
     for _ in range(max_length):
         held = [g for g in living if g[3] == EOS]
+        if not follows:  # Attention stays at its place in the beam; all places begin alike.
+            places = [g[4] if g[3] == EOS else grown(net, sentence, [g])[0][4] for g in living]
+            places = places * (beam_size if len(places) == 1 else 1)
         living = held + grown(net, sentence, [g for g in living if g[3] != EOS])
         living = sorted(living, key=lambda g: -g[0])[:beam_size]
+        living = living if follows else [(*g[:4], place) for g, place in zip(living, places)]
     received = [np.where(covered == 0, 1, np.minimum(covered, 1)) for *_, covered in living]
     scores = [
         g[0] / ((5 + len(g[1]) + counted) / 6) ** alpha + weight * np.log(r).sum()
         for g, r in zip(living, received)
     ]
     return sorted(zip(scores, (g[1] for g in living)), reverse=True)
+
+
+def lingvo(net, sentence, beam_size, max_length, alpha):
+    """G7 transformer google/ops/beam_search_tpu_ops.py 570-1005, with lists; the score of ..._op_kernels.cc 778."""
+    living, finished, best = [(0.0, (), net.first[sentence], 0, np.zeros(SOURCE))], [], -np.inf
+    for length in range(1, max_length + 1):
+        if not any(g[0] > best - 4.0 for g in living):
+            break
+        candidates = []
+        for one in living:
+            after = grown(net, sentence, [one])[: beam_size + 1]  # The k + 1 best tokens of each hypothesis.
+            candidates += after
+            ends = [g for g in after if g[3] == EOS and g[0] > after[0][0] - 5.0]
+            finished += [(p / ((length + 5) / 5) ** alpha, tokens) for p, tokens, *_ in ends]
+            best = max([best, *(g[0] for g in ends)])
+        best_of_all = sorted(candidates, key=lambda g: -g[0])[: 2 * beam_size]
+        living = [g for g in best_of_all if g[3] != EOS][:beam_size]
+    return sorted(finished, key=lambda f: -f[0])[:beam_size]
 
 
 def found(net, beam_size, max_length, alpha, search=beam.search, **settings):
@@ -92,8 +115,10 @@ def found(net, beam_size, max_length, alpha, search=beam.search, **settings):
     return [x.numpy() for x in run()]
 
 
-def same(tokens, scores, expected):
+def same(tokens, scores, expected, row_of=""):
     for row, score, (best, sequence) in zip(tokens, scores, expected):
+        if row_of:
+            differences.hold(row_of, "evaluation", abs(score - best))
         np.testing.assert_allclose(score, best, rtol=1e-8)
         assert tuple(row[: len(sequence)]) == sequence and not row[len(sequence) :].any()
 
@@ -104,7 +129,18 @@ def test_equals_a_plain_search(seed, alpha):
     net = Network(seed, vocabulary=7, sentences=3, eos_bias=[-2.0, 0.0, 1.0, 3.0][seed])
     tokens, scores = found(net, 4, 9, alpha)
     for i in range(3):
-        same(tokens[i], scores[i], naive(net, i, 4, 9, alpha)[:1])
+        same(tokens[i], scores[i], naive(net, i, 4, 9, alpha)[:1], "transformer/tpu-v3-32")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_search_with_margins_equals_lingvo_s(seed):
+    """Rare ends are out of the margin, frequent ones prune, and a sentence may have no end at all."""
+    net = Network(seed, vocabulary=9, sentences=3, eos_bias=[-9.0, -3.0, 0.0, 4.0][seed % 4])
+    tokens, scores = found(net, 4, 9, 0.5, beam.search_with_margins)
+    for i in range(3):
+        wanted = lingvo(net, i, 4, 9, 0.5)
+        same(tokens[i], scores[i], wanted, "transformer/tpu-v4-128")
+        assert np.isinf(scores[i][len(wanted) :]).all() and not tokens[i][len(wanted) :].any()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -115,7 +151,21 @@ def test_one_beam_equals_the_sources_search(seed, weight, counted):
     settings = {"coverage_weight": weight, "count_start": counted, "source_length": SOURCE}
     tokens, scores = found(net, 4, 9, 0.6, beam.search_in_one_beam, **settings)
     for i in range(3):
-        same(tokens[i], scores[i], one_beam(net, i, 4, 9, 0.6, weight, counted))
+        row = "gnmt/dgx-1" if counted else "gnmt/tpu-v3-32"
+        same(tokens[i], scores[i], one_beam(net, i, 4, 9, 0.6, weight, counted), row)
+
+
+def test_a_coverage_that_stays_in_its_place_changes_some_translations():
+    """NV7 beam_search.py 215-260 reorders lengths and states, and leaves the attention where it was."""
+    changed = []
+    for seed in range(100):
+        net = Network(seed, vocabulary=7, sentences=3, eos_bias=1.0)
+        for i in range(3):
+            ours, theirs = (
+                one_beam(net, i, 5, 9, 0.6, 0.1, True, follows)[0][1] for follows in (True, False)
+            )
+            changed.append(ours != theirs)
+    differences.hold("gnmt/dgx-1", "coverage", np.mean(changed))
 
 
 def test_a_wide_beam_is_exhaustive():

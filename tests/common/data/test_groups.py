@@ -1,0 +1,91 @@
+"""Tests that names tell copies and clips of one film, and that folders of frames are read."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from common.data import near_copies, videos
+from common.data.report import Report
+from tsm_kinetics import convert
+
+
+@pytest.mark.parametrize(
+    ("names", "films"),
+    [
+        (["film0_000", "film0_001", "film1_000", "film2_000"], ["film0", "film0", "film1", "film2"]),
+        (["A_run_f_1", "A_run_f_2", "B_run_f_1", "C_run_f_9"], ["A_run_f", "A_run_f", "B_run_f", "C_run_f"]),
+        (["v_g01_c01", "v_g01_c02", "v_g02_c01", "v_g03_c01"], ["v_g01", "v_g01", "v_g02", "v_g03"]),
+        (["x_000001_000011", "x_000012_000022", "y_000001_000011", "z_000003_000013"], ["x", "x", "y", "z"]),
+        (["clip_1", "clip_2", "clip_3"], [""] * 3),
+        (["v1", "v2", "v3"], [""] * 3),
+        (["a_1", "b_1", "c_1"], [""] * 3),
+    ],
+)  # fmt: skip
+def test_clips_of_one_film_are_told_by_names_that_number_them(names, films):
+    assert near_copies.films(names) == films
+
+
+@pytest.mark.parametrize(
+    "copy", ["a/p_jpg.rf.36de2269678ae29f.jpg", "a/p_jpg_aug_3.png", "a/p_jpg-flipped.jpg"]
+)
+def test_augmented_copies_belong_to_their_picture(copy):
+    assert (
+        near_copies.original(copy)
+        == near_copies.original("a/p_jpg.jpg")
+        != near_copies.original("b/p_jpg.jpg")
+    )
+    flat = bytes(near_copies.SIDE**2)
+    groups = near_copies.groups(
+        [flat] * 3, [near_copies.original(n) for n in (copy, "a/p_jpg.jpg", "a/q.jpg")]
+    )
+    assert groups[0] == groups[1] != groups[2]
+
+
+def frames(folder, count, size=(40, 30)):
+    folder.mkdir(parents=True)
+    for number in range(1, count + 1):
+        Image.new("RGB", size, (number * 20, 90, 9)).save(folder / f"img_{number}.jpg")
+
+
+def test_folders_of_frames_are_clips_in_the_order_of_their_numbers(tmp_path):
+    frames(tmp_path / "walk/clip1", 11)
+    (item,) = convert.items(tmp_path, report=(report := Report()))
+    assert item == convert.Item(str(tmp_path / "walk/clip1"), "walk")
+    assert any("25 frames a second" in what for what in report.changed)
+    clip = videos.read(item.path, short_side=30)
+    stored = [(tmp_path / f"walk/clip1/img_{n}.jpg").read_bytes() for n in range(1, 12)]
+    assert clip.frames == stored and (clip.height, clip.width, clip.shrunk) == (30, 40, False)
+    assert np.allclose(np.diff(clip.times), 1 / 25) and len(clip.times) == 12
+    small = videos.read(item.path, short_side=15)
+    assert (small.height, small.width, small.shrunk) == (15, 20, True)
+    assert Image.open(io.BytesIO(small.frames[0])).size == (20, 15)
+
+
+@pytest.mark.parametrize("fault", ["another size", "damaged"])
+def test_a_clip_with_a_bad_frame_is_named(tmp_path, fault):
+    frames(tmp_path / "clip", 3)
+    if fault == "damaged":
+        (tmp_path / "clip/img_2.jpg").write_bytes(b"\xff\xd8\xffx")
+    else:
+        Image.new("RGB", (8, 8)).save(tmp_path / "clip/img_2.jpg")
+    with pytest.raises(videos.BadVideoError, match="img_2.jpg"):
+        videos.read(tmp_path / "clip")
+
+
+@pytest.mark.parametrize("names", ["v_Run_g0{}_c0{}.avi", "film{}_00{}.mp4"])
+def test_clips_of_one_film_on_both_sides_of_a_split_that_the_user_gives_are_named(tmp_path, names):
+    from tests import custom_sources
+    from tests.timetotrain.converting import convert, reported
+
+    clips = sorted(custom_sources.clips(tmp_path / "clips", 6).glob("*/*.mp4"))
+    for number, clip in enumerate(clips):
+        part = tmp_path / "set" / ("val" if number % 3 == 2 else "train") / clip.parent.name
+        part.mkdir(parents=True, exist_ok=True)
+        clip.rename(part / names.format(number // 2 % 3, number % 2))
+    assert convert("tsm_kinetics", tmp_path / "set", tmp_path / "out", "--no_page") == 0
+    said = [
+        one for what, one in reported(tmp_path / "out")["suspicious"].items() if "clips of one film" in what
+    ]
+    assert said and all(" and " in one["example"] for one in said)

@@ -1,0 +1,110 @@
+"""Tests that parallel text with markup, lost encodings, stray columns or other languages is never taken in silence."""
+
+import random
+
+import pytest
+
+from common.data.folder_conversion import Options
+from common.text import custom_text
+
+ENGLISH = "Two men in blue shirts are standing on a ladder {n}.\n"
+GERMAN = "Zwei Männer in blauen Hemden stehen auf einer Leiter {n}.\n"
+FRENCH = "Deux hommes en chemise bleue se tiennent sur une échelle {n}.\n"
+
+
+def read(folder, targets, sources=ENGLISH, name="a.de"):
+    """Writes 60 pairs, whose targets are of the texts in turn; returns (pairs, report)."""
+    both = folder / "a.en", folder / name
+    both[0].write_text("".join(sources.format(n=n) for n in range(60)))
+    both[1].write_text("".join(targets[n % len(targets)].format(n=n) for n in range(60)))
+    return pairs_of(both)
+
+
+def pairs_of(paths):
+    options = Options()
+    with custom_text.prepared(paths, options) as pairs:
+        return sorted([*pairs.train.pairs(), *pairs.held.pairs()]), options.report
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("Zwei M&auml;nner stehen auf einer Leiter {n}.\n", "an escaped character"),
+        ("Sie sagt &quot;nein&quot; und geht weiter {n}.\n", "an escaped character"),
+        ("Zwei <b>Männer</b> stehen auf einer Leiter {n}.\n", "a tag of HTML"),
+        ("Zwei Männer\\nstehen auf einer Leiter \\u00fc {n}.\n", "an escape of a program"),
+        (GERMAN.encode().decode("cp1252"), "text decoded twice"),
+        ("Два человека стоят на лестнице {n}.\n".encode().decode("cp1251", "ignore"), "text decoded twice"),
+        ("\u2581Zwei \u2581Männer \u2581stehen {n}.\n", "cut into subwords"),
+        ("Zwei Män@@ ner stehen auf einer Lei@@ ter {n}.\n", "cut into subwords"),
+        ("Ein gut @-@ aussehender Mann steht dort {n}.\n", "hyphens are split off"),
+        ("Zwei M\ufffdnner stehen auf einer Leiter {n}.\n", "a character that was lost"),
+        (ENGLISH, "one language"),
+    ],
+)
+def test_what_looks_wrong_in_every_fifth_line_is_said(tmp_path, line, what):
+    often = [line] * 5 if what == "one language" else [line, *[GERMAN] * 4]
+    assert any(what in reason for reason in read(tmp_path, often)[1].suspicious)
+
+
+def test_lines_that_are_shifted_are_said_by_their_numbers(tmp_path):
+    (tmp_path / "a.en").write_text("".join(ENGLISH.format(n=n) for n in range(60)))
+    (tmp_path / "a.de").write_text("".join(GERMAN.format(n=n + 1) for n in range(60)))
+    said = pairs_of((tmp_path / "a.en", tmp_path / "a.de"))[1].suspicious
+    assert ["are the lines shifted" in what for what in said] == [True]
+
+
+def test_another_language_and_swapped_files_are_said_and_plain_text_is_not(tmp_path):
+    assert not read(tmp_path, [GERMAN, "Sie sagt: AT&T & Söhne; 3 < 4 > 2; für's «Café» {n}.\n"])[
+        1
+    ].suspicious
+    assert (
+        "a target in another language than most, de" in read(tmp_path, [GERMAN, GERMAN, FRENCH])[1].suspicious
+    )
+    found = read(tmp_path, [ENGLISH], GERMAN)[1].suspicious
+    assert {"the source seems to be de, not en", "the target seems to be en, not de"} <= set(found)
+
+
+def test_a_tab_inside_of_a_sentence_is_no_pair(tmp_path):
+    rows = ["a house\tein Haus", "a\ttree\tein Baum", "a dog\tein Hund\t", "a cat\teine Katze"]
+    (tmp_path / "p.tsv").write_text("\n".join(rows))
+    pairs, report = pairs_of([tmp_path / "p.tsv"])
+    assert [target for _, target in pairs] == ["eine Katze", "ein Hund", "ein Haus"]
+    assert list(report.left_out) == ["more columns than most lines, 2; a tab inside of a sentence?"]
+
+
+@pytest.mark.parametrize("name", ["p.tsv", "p.csv"])
+def test_quotes_of_tables_are_undone(tmp_path, name):
+    sign = "\t" if name == "p.tsv" else ","
+    rows = [("source", "target"), ('he says "no", twice', 'er sagt "nein", zweimal'), ("a, b", "c, d")]
+    text = "".join(
+        sign.join(f'"{cell.replace(chr(34), 2 * chr(34))}"' for cell in row) + "\n" for row in rows
+    )
+    (tmp_path / name).write_text(text)
+    assert pairs_of([tmp_path / name])[0] == [
+        ("a, b", "c, d"),
+        ('he says "no", twice', 'er sagt "nein", zweimal'),
+    ]
+
+
+@pytest.mark.parametrize("line", ["\u200b", "\u200d \u00a0", "\ufeff", "\u3000"])
+def test_a_line_without_a_visible_character_is_empty(tmp_path, line):
+    (tmp_path / "a.en").write_text(f"one\ntwo\n{line}\n")
+    (tmp_path / "a.de").write_text("eins\nzwei\ndrei\n")
+    pairs, report = pairs_of([tmp_path / "a.en", tmp_path / "a.de"])
+    assert len(pairs) == 2 and report.left_out[custom_text.EMPTY].count == 1
+
+
+def test_the_lengths_fit_a_script_without_blanks(tmp_path):
+    pytest.importorskip("official.nlp.data")
+    from transformer import custom_data
+
+    signs = [chr(0x4E00 + n) for n in range(400)]
+    draw = random.Random(0)
+    (tmp_path / "a.en").write_text("".join(ENGLISH.format(n=n) for n in range(60)))
+    lines = ["".join(draw.choices(signs, k=70)) + "\n" for _ in range(60)]
+    (tmp_path / "a.zh").write_text("".join(lines))
+    options = Options()
+    made = custom_data.convert([tmp_path / "a.en", tmp_path / "a.zh"], tmp_path / "out", options)
+    assert sum(made.description.split.values()) == 60 and not options.report.left_out
+    assert options.report.chosen["maximum tokens of a sentence"][1].startswith("the converter")
