@@ -37,6 +37,22 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **{"allow_abbrev": False, **options})
 
+    def parse_known_args(
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """As argparse's; takes `--data_dir` for `--data_dir`, up to a word `--`."""
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)
+        return super().parse_known_args([*map(self._underscored, words[:end]), *words[end:]], namespace)
+
+    def _underscored(self, word: str) -> str:
+        name, equals, value = word.partition("=")
+        other = "--" + name[2:].replace("-", "_")
+        known = self._option_string_actions
+        return (
+            other + equals + value if name.startswith("--") and name not in known and other in known else word
+        )
+
     def error(self, message: str) -> NoReturn:
         """Raises UserError."""
         unknown = message.partition("unrecognized arguments: ")[2].split(" ")[0].partition("=")[0]
@@ -60,6 +76,7 @@ def answering(
     def decorated(main: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(main)
         def answer(*args: Any, **options: Any) -> int:
+            _open_closed_streams()
             try:
                 status = main(*args, **options)
                 sys.stdout.flush()
@@ -82,6 +99,18 @@ def answering(
         return answer
 
     return decorated
+
+
+def _open_closed_streams() -> None:
+    """Opens the null device in place of standard streams that the caller closed (`2>&-`), which Python sets to None."""
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    for stream, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(stream, mode, closefd=False))
 
 
 def _silence() -> None:

@@ -68,7 +68,7 @@ def read_plain(path: pathlib.Path, most: int) -> bytes:
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
         if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise ValueError(f"{path.name} is no regular file")
+            raise ValueError(f"{path.name} is not a regular file")
         with open(number, "rb", closefd=False) as file:
             content = file.read(most + 1)
     finally:

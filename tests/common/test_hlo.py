@@ -12,7 +12,7 @@ import pytest
 from common.export import cost
 from common.hlo import hlo_text, stablehlo_text
 from common.hlo.sizes import Window, element_bytes, sides
-from systems.compile import hlo as optimised
+from systems.compile import hlo as optimized
 
 STORED = json.loads((pathlib.Path(__file__).parent / "hlo_programs.json").read_text())
 PROGRAMS = {name: "\n".join(lines) + "\n" for name, lines in STORED["programs"].items()}
@@ -38,8 +38,8 @@ def test_the_counts_of_a_lowered_step_are_those_of_before():
 
 @pytest.mark.parametrize("stage", ["hlo", "optimized_hlo"])
 def test_the_costs_of_a_program_are_those_of_before(stage):
-    program = optimised.Program(PROGRAMS[stage])
-    assert {name: plain(getattr(optimised, name)(program)) for name in READ[stage]} == READ[stage]
+    program = optimized.Program(PROGRAMS[stage])
+    assert {name: plain(getattr(optimized, name)(program)) for name in READ[stage]} == READ[stage]
 
 
 def test_a_line_is_read_with_its_tuple_its_layouts_and_its_operands():
