@@ -42,7 +42,7 @@ class Attention(tf_keras.layers.Layer):
 
     def __init__(self, config: Config, precision: Precision, uniform: Callable[[], Any]):
         super().__init__(dtype=precision.full, autocast=False)
-        self.precision, self.attends, width = precision, config.attend, config.width
+        self.precision, width = precision, config.width
         self.width = width
         self.query_kernel = self.add_weight("query_kernel", shape=[width, width], initializer=uniform())
         self.memory_kernel = self.add_weight("memory_kernel", shape=[width, width], initializer=uniform())
@@ -69,8 +69,7 @@ class Attention(tf_keras.layers.Layer):
         weights = tf.nn.softmax(tf.where(memory.real, scores, tf.constant(MASKED, scores.dtype)))
         compute = self.precision.compute
         found = tf.matmul(tf.cast(weights, compute), tf.cast(memory.values, compute))
-        found = tf.cast(found, self.precision.variable)
-        return (found if self.attends else tf.zeros_like(found)), weights
+        return tf.cast(found, self.precision.variable), weights
 
     def scaled_direction(self) -> tf.Tensor:
         """Returns g v / |v|, [width]."""
@@ -82,10 +81,6 @@ class Attention(tf_keras.layers.Layer):
         compute = self.precision.compute
         found = product(tf.cast(rows(x), compute), tf.cast(kernel, compute))
         return tf.cast(tf.reshape(found, tf.shape(x)), self.precision.variable)
-
-    def products(self, queries: int, memory: int) -> int:
-        """Counts the multiply-adds when `queries` rows attend to `memory` rows."""
-        return self.width * (self.width * (queries + memory) + 2 * queries * memory)
 
 
 @tf.custom_gradient

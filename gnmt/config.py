@@ -7,7 +7,6 @@ from common.config.closed_fields import data_field, later_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
-from common.config.validation import check_one_shape
 from common.errors import UserError
 
 WIRINGS = ("reference", "google")
@@ -19,19 +18,21 @@ class Data:
     """Text files from `gnmt/convert.py`, and their languages.
 
     Attributes:
-      train_pattern: TFRecord shards of sentence pairs inside the data folder.
-      codes, vocabulary: files inside the data folder with the byte-pair encoding's merges and tokens.
       eval_source, eval_reference: text files inside the data folder; line i of one translates line i of the other.
       source_language, target_language: ISO codes; Moses's tokenizer rules differ by language.
     """
 
-    train_pattern: str = "train-*"
-    codes: str = "bpe.codes"
-    vocabulary: str = "vocab.bpe"
     eval_source: str = "eval.source"
     eval_reference: str = "eval.reference"
     source_language: str = "en"
     target_language: str = "de"
+
+    # Constants of every preset.
+    # TFRecord shards of sentence pairs inside the data folder.
+    train_pattern: ClassVar[str] = "train-*"
+    # Files inside the data folder with the byte-pair encoding's merges and tokens.
+    codes: ClassVar[str] = "bpe.codes"
+    vocabulary: ClassVar[str] = "vocab.bpe"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +79,9 @@ class Config(RunConfig):
         context of the previous step (docs/sources.md, mlperf 2).
       output_bias: the softmax's matrix has a bias, as in the reference; Google's code has none.
       hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
-      attend: False replaces the attention's context with zeros, a deliberate fault for tests.
-      shift_targets: False shows the decoder the token it must predict, a deliberate fault for tests.
     """
 
     benchmark: str = "gnmt"
-    model: str = "gnmt"
     num_train_examples: int = data_field(3442299)
     num_eval_examples: int = 3003
     quality_target: float | None = 0.24
@@ -99,12 +97,13 @@ class Config(RunConfig):
     wiring: str = "reference"
     output_bias: bool = True
     hoisted: bool = system_field(True)
-    attend: bool = True
-    shift_targets: bool = True
     data: Data = Data()
     decode: Decode = Decode()
     bias_scale: float = later_field(0.0)
 
+    partitions: ClassVar[int] = 1  # Only networks of images have parts.
+    model: ClassVar[str] = "gnmt"
+    schedules: ClassVar[tuple[str, ...]] = ("gnmt",)
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
     @property
@@ -114,9 +113,6 @@ class Config(RunConfig):
 
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
-        if self.partitions > 1:
-            raise UserError(f"config.partitions={self.partitions}: gnmt has no images to partition; use 1")
-        one_of(self, "model", ("gnmt",))
         positive(self, "init_scale")
         at_least(self, 4, "vocabulary_size")
         at_least(self, 2, "layers", "max_sequence_length")
@@ -134,7 +130,6 @@ class Config(RunConfig):
                 f"config.bucket_limits={list(limits)} must end with config.max_sequence_length="
                 f"{self.max_sequence_length}: give both"
             )
-        check_one_shape(self, len(limits))
         self._validate_decode()
 
     def _validate_decode(self) -> None:

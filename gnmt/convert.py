@@ -1,13 +1,13 @@
 """Converts parallel text to the TFRecords, merges, vocabulary and evaluation text that GNMT reads.
 
-    python -m gnmt.convert DATA_DIR --train-source a.en b.en --train-target a.de b.de \\
-        --eval-source newstest2014.en --eval-target newstest2014.de
-    python -m gnmt.convert DATA_DIR ... --merges 4000 --max-length 40
+    python -m gnmt.convert DATA_DIR --train_source a.en b.en --train_target a.de b.de \\
+        --eval_source newstest2014.en --eval_target newstest2014.de
+    python -m gnmt.convert DATA_DIR ... --merges 4000 --max_length 40
     python -m gnmt.convert DATA_DIR ... --codes bpe.32000 --vocabulary vocab.bpe.32000
 
 Files may be gzipped. As in the reference's data, the converter drops pairs before it learns the merges if a side has
 more than 80 Moses tokens or is more than nine times as long as the other. After encoding, it drops pairs with a side
-longer than --max-length tokens, including BOS and EOS. Shards get their final names when all are complete.
+longer than --max_length tokens, including BOS and EOS. Shards get their final names when all are complete.
 """
 
 import argparse
@@ -101,7 +101,7 @@ def convert(folder: Path, train: Text, evaluation: Text, settings: Settings) -> 
 def _prepare(folder: Path, settings: Settings) -> None:
     if settings.shards < 1 or settings.max_length < 3 or settings.merges < 1:
         raise UserError(
-            f"--shards {settings.shards}, --max-length {settings.max_length}, --merges {settings.merges}: "
+            f"--shards {settings.shards}, --max_length {settings.max_length}, --merges {settings.merges}: "
             "at least 1, 3, 1"
         )
     conversion.prepare(folder, _FILES.train_pattern)
@@ -203,10 +203,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--merges", type=int, default=default.merges, metavar="N", help="merges to learn")
     parser.add_argument("--codes", type=Path, metavar="FILE", help="merges to use; with --vocabulary")
     parser.add_argument("--vocabulary", type=Path, metavar="FILE", help="tokens to use; with --codes")
-    parser.add_argument("--max-length", type=int, default=default.max_length, metavar="N")
+    parser.add_argument("--max_length", type=int, default=default.max_length, metavar="N")
     conversion.add_work_arguments(parser, default.shards)
     for side, language in zip(("source", "target"), default.languages):
-        parser.add_argument(f"--{side}-language", default=language, metavar="CODE")
+        parser.add_argument(f"--{side}_language", default=language, metavar="CODE")
     return parser
 
 

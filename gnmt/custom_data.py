@@ -24,6 +24,7 @@ _LARGE_MERGES = 32000  # As in the published configuration.
 _LONGEST = 75  # Maximum tokens per side, from the reference's filter (gnmt/convert.py).
 _ROOM = 10  # Tokens by which a translation may exceed the longest reference, including the end of sentence.
 _EVAL_LENGTHS = 2  # Sentences to evaluate on may have as many times the tokens of those to train on.
+_RATIO = f"; or one side has over {converter.MOST_RATIO} times the words of the other, which blanks divide"
 _BUCKETS = 5  # As in the published configuration.
 
 
@@ -36,7 +37,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
       sources: two text files, or one with lines of sentence, tab, translation.
       options: split, vocabulary, lengths, languages.
     """
-    languages = options.languages or _languages(sources, options.report)
+    languages = custom_text.languages(sources, options) or _assumed(options.report)
     with custom_text.prepared(sources, options) as pairs:
         merges = options.vocabulary_size or custom_text.vocabulary_size(pairs.bytes, _LARGE_MERGES)
         if folder_conversion.start(out, "gnmt"):
@@ -81,7 +82,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         ["train-*-of-*", *names],
         fields,
         (counts["pairs"], counts["eval"]),
-        custom_text.listed(pairs, counts),
+        custom_text.listed(pairs, counts, settings.max_length, options, _RATIO),
         defaults={
             "bucket_limits": limits,
             "decode.source_length": source + 2,
@@ -93,11 +94,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     return Conversion(description, (), "pairs", custom_text.facts(pairs, counts))
 
 
-def _languages(sources: Sequence[Path], report: Report) -> tuple[str, str]:
-    """Returns language codes from file suffixes, as in train.en and train.de; otherwise English and German."""
-    found = [path.name.removesuffix(".gz").rpartition(".")[2] for path in sources]
-    if len(found) == 2 and all(len(code) == 2 and code.isalpha() for code in found):
-        return found[0].lower(), found[1].lower()
+def _assumed(report: Report) -> tuple[str, str]:
+    """Returns English and German, and says so."""
     assumed = _FILES.source_language, _FILES.target_language
     report.suspect(
         "no language in the files' names, so words are split as these; give --languages", " ".join(assumed)

@@ -21,7 +21,7 @@ RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}
 NEWS_URL=${NEWS_URL:-http://data.statmt.org/wmt16/translation-task}
 CRAWL_URL=${CRAWL_URL:-http://www.statmt.org/wmt13}
 EUROPARL_URL=${EUROPARL_URL:-http://www.statmt.org/wmt13}
-# Detokenised text: the sentences of sacreBLEU's wmt14/full.
+# Detokenized text: the sentences of sacreBLEU's wmt14/full.
 NEWSTEST_URL=${NEWSTEST_URL:-https://raw.githubusercontent.com/tensorflow/models/v1.13.0/official/transformer/test_data}
 
 NEWS=training-parallel-nc-v11.tgz
@@ -53,8 +53,8 @@ encoding=(--merges "${MERGES:-32000}")
 [[ -n ${CODES:-} ]] && encoding=(--codes "$CODES" --vocabulary "${VOCABULARY:-}")
 
 echo "converting" >&2
-exec "$PYTHON" -m gnmt.convert "$DATA_DIR" --drop-bad "${encoding[@]}" \
-  --train-source "$RAW_DIR"/{europarl-v7,commoncrawl,news-commentary-v11}.de-en.en \
-  --train-target "$RAW_DIR"/{europarl-v7,commoncrawl,news-commentary-v11}.de-en.de \
-  --eval-source "$RAW_DIR/newstest2014.en" --eval-target "$RAW_DIR/newstest2014.de" \
-  --max-length "${MAX_LENGTH:-75}" --shards "${SHARDS:-100}" --workers "${WORKERS:-$(nproc)}"
+exec "$PYTHON" -m gnmt.convert "$DATA_DIR" --drop_bad "${encoding[@]}" \
+  --train_source "$RAW_DIR"/{europarl-v7,commoncrawl,news-commentary-v11}.de-en.en \
+  --train_target "$RAW_DIR"/{europarl-v7,commoncrawl,news-commentary-v11}.de-en.de \
+  --eval_source "$RAW_DIR/newstest2014.en" --eval_target "$RAW_DIR/newstest2014.de" \
+  --max_length "${MAX_LENGTH:-75}" --shards "${SHARDS:-100}" --workers "${WORKERS:-$(nproc)}"

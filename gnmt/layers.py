@@ -7,10 +7,9 @@ decoder can also run one step at a time, from the previous step's states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -19,6 +18,7 @@ from common.layers.dense import product, rows
 from common.layers.dropout import TimeDropout, drop
 from common.layers.lstm import LSTM, inputs_part, side_by_side
 from common.layers.precision import Precision
+from common.layers.seeds import seeds
 from common.layers.xla import for_gpu, under_xla
 from gnmt.attention import Attention, Memory
 from gnmt.config import Config
@@ -30,18 +30,18 @@ State = dict[str, Any]
 
 
 class Layers:
-    """Creates layers and initialisers, each with its own seed."""
+    """Creates layers and initializers, each with its own seed."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
         self.config, self.replicas, self.precision = config, replicas, precision
-        self._seeds = _seeds(config.seed)
+        self._seeds = seeds(config.seed)
 
     def uniform(self) -> tf_keras.initializers.Initializer:
         scale = self.config.init_scale
         return tf_keras.initializers.RandomUniform(-scale, scale, seed=next(self._seeds))
 
     def uniform_bias(self) -> tf_keras.initializers.Initializer:
-        """Creates the initialiser for the biases of LSTMs and logits."""
+        """Creates the initializer for the biases of LSTMs and logits."""
         scale = self.config.bias_scale
         if not scale:
             return tf_keras.initializers.Zeros()
@@ -63,12 +63,6 @@ class Layers:
         return TimeDropout(self.replicas, rate, seed, dtype=dtype) if rate else None
 
 
-def _seeds(seed: int) -> Iterator[int]:
-    """Yields an independent seed for each variable or dropout."""
-    for child in np.random.SeedSequence(seed).spawn(256):
-        yield int(child.generate_state(1)[0] >> 1)
-
-
 class Embedding(tf_keras.layers.Layer):
     """The embedding table that source and target share."""
 
@@ -87,10 +81,6 @@ class Embedding(tf_keras.layers.Layer):
         """Looks up [r] -> [r, width]."""
         return tf.gather(tf.convert_to_tensor(self.table), ids)
 
-    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Returns 0, because a lookup multiplies no matrices."""
-        return 0
-
 
 class Encoder(tf_keras.layers.Layer):
     """A bidirectional LSTM layer, an LSTM layer over both directions, then layers with residual connections."""
@@ -100,7 +90,7 @@ class Encoder(tf_keras.layers.Layer):
         self.forward, self.backward = layers.lstm(), layers.lstm()
         self.lstms = [layers.lstm() for _ in range(layers.config.layers - 1)]
         self.dropouts = [layers.dropout() for _ in range(layers.config.layers)]
-        self.length, self.replicas = layers.config.max_sequence_length, layers.replicas
+        self.replicas = layers.replicas
 
     def call(self, x: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Encodes [m, b, width] with `lengths`, int32 [b] -> [m, b, width].
@@ -130,11 +120,6 @@ class Encoder(tf_keras.layers.Layer):
         z = inputs_part(forward, first.kernel[: forward.shape[-1]], first.precision)
         residual = [i > 0 for i in range(len(self.lstms))]
         return wavefront(self.lstms, backward, residual, masks, scale, z)[0]
-
-    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Counts the multiply-adds for a sentence of maximum length."""
-        lstms = [self.forward, self.backward, *self.lstms]
-        return self.length * sum(lstm.multiply_adds_per_step() for lstm in lstms)
 
 
 def in_one_loop(lstms: Sequence[LSTM], *inputs: tf.Tensor) -> bool:
@@ -186,9 +171,9 @@ class Decoder(tf_keras.layers.Layer):
     def call(self, x: tf.Tensor, source: tf.Tensor, lengths: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Decodes: [n, b, width], the encoder's [m, b, width], int32 [b] -> [n, b, width]; states begin at zero."""
         memory = self.attention.memory(source, lengths)
-        if self.feeds_back and self.attention.attends and in_one_loop([self.first, *self.lstms], x, source):
+        if self.feeds_back and in_one_loop([self.first, *self.lstms], x, source):
             x, context = self._in_one_loop(x, memory, training)
-            return x if context is None else self._rest(x, context, training)
+            return x if context is None else self._rest(x, context, training)[0]
         x = drop(self.dropouts[0], x, training)
         if self.feeds_back:
             ones = tf.ones_like(x)
@@ -199,14 +184,19 @@ class Decoder(tf_keras.layers.Layer):
             x, _ = self.first(x)
             found, _ = self.attention(tf.transpose(x, [1, 0, 2]), memory)
             context = tf.transpose(found, [1, 0, 2])
-        return self._rest(x, context, training)
+        return self._rest(x, context, training)[0]
 
-    def _rest(self, x: tf.Tensor, context: tf.Tensor, training: bool) -> tf.Tensor:
-        """Runs the layers after the first, one after the other."""
+    def _rest(
+        self, x: tf.Tensor, context: tf.Tensor, training: bool, states: Sequence | None = None
+    ) -> tuple[tf.Tensor, list]:
+        """Runs the layers after the first, one after the other, from `states` or zeros; returns their states too."""
+        after = []
         for i, (lstm, dropout) in enumerate(zip(self.lstms, self.dropouts[1:])):
-            y, _ = lstm(drop(dropout, tf.concat([x, context], -1), training))
+            read = drop(dropout, tf.concat([x, context], -1), training)
+            y, state = lstm(read, states[i] if states else None)
             x = y + x if i else y
-        return x
+            after.append(state)
+        return x, after
 
     def _in_one_loop(
         self, x: tf.Tensor, memory: Memory, training: bool
@@ -232,44 +222,27 @@ class Decoder(tf_keras.layers.Layer):
 
     def step(self, x: tf.Tensor, state: State, memory: Memory) -> Step:
         """Decodes one token, [b, k, width], for each of k hypotheses of b sentences."""
-        shape = tf.shape(x)
-        rows = tf.reshape(x, [-1, x.shape[-1]])
+        shape, (before, *rest) = tf.shape(x), state["lstms"]
+        x = tf.reshape(x, [1, -1, x.shape[-1]])
         if self.feeds_back:
-            rows = tf.concat([rows, state["context"]], -1)
-        x, after = _one(self.first, rows, state["lstms"][0])
+            x = tf.concat([x, state["context"][None]], -1)
+        x, after = self.first(x, before)
         context, weights = self.attention(tf.reshape(x, shape), memory)
         context = tf.reshape(context, tf.shape(x))
-        states = [after]
-        for i, (lstm, before) in enumerate(zip(self.lstms, state["lstms"][1:])):
-            y, after = _one(lstm, tf.concat([x, context], -1), before)
-            x = y + x if i else y
-            states.append(after)
-        new: State = {"lstms": states}
-        return Step(tf.reshape(x, shape), weights, {**new, "context": context} if self.feeds_back else new)
-
-    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Counts the multiply-adds for a sentence pair of maximum length."""
-        length = self.config.max_sequence_length
-        lstms = sum(lstm.multiply_adds_per_step() for lstm in [self.first, *self.lstms])
-        return length * lstms + self.attention.products(length, length)
-
-
-def _one(lstm: LSTM, x: tf.Tensor, state: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tuple]:
-    """Runs one LSTM step on [rows, n]."""
-    outputs, after = lstm(x[None], state)
-    return outputs[0], after
+        x, states = self._rest(x, context, False, rest)
+        new: State = {"lstms": [after, *states]}
+        return Step(tf.reshape(x, shape), weights, {**new, "context": context[0]} if self.feeds_back else new)
 
 
 class Logits(tf_keras.layers.Layer):
     """Computes the logits with a separate matrix, not the embeddings."""
 
     kinds = {"kernel": "kernel", "bias": "bias"}
-    is_output = True
 
     def __init__(self, layers: Layers):
         super().__init__(dtype=layers.precision.full, autocast=False)
         config, self.precision = layers.config, layers.precision
-        self.length, size = config.max_sequence_length, config.vocabulary_size
+        size = config.vocabulary_size
         uniform: Callable = layers.uniform
         self.kernel = self.add_weight("kernel", shape=[config.width, size], initializer=uniform())
         bias = layers.uniform_bias()
@@ -284,7 +257,3 @@ class Logits(tf_keras.layers.Layer):
             logits += self.bias
         lead = [tf.shape(x)[i] if size is None else size for i, size in enumerate(x.shape[:-1])]
         return tf.reshape(logits, [*lead, logits.shape[-1]])
-
-    def multiply_adds(self, input_shape: Any, output_shape: Any) -> int:
-        """Counts the multiply-adds for a sentence of maximum length."""
-        return self.length * self.kernel.shape[0] * self.kernel.shape[1]

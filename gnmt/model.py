@@ -28,21 +28,22 @@ class Gnmt(tf_keras.Model):
     """The network. A call on INPUTS returns time-major logits of each target token, given the tokens before it."""
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
+        super().__init__(name=config.model)
+        self.config, self.precision = config, precision
         layers = Layers(config, replicas, precision)
-        embedding, encoder = Embedding(layers), Encoder(layers)
-        decoder, softmax = Decoder(layers), Logits(layers)
-
+        self.embedding, self.encoder = Embedding(layers), Encoder(layers)
+        self.decoder, self.softmax = Decoder(layers), Logits(layers)
         # A bucket sets the lengths, which are known when the model is called.
-        source, lengths, target = inputs = [
+        self.inputs = [
             replicas.model_input(shape, config.micro_batch_size, tf.int32) for shape in ([None], [], [None])
         ]
-        memory = encoder(embedding(source), lengths)
-        before = Shift(config, name="shift")(target)
-        x = decoder(embedding(before), memory, lengths)
-        super().__init__(inputs, softmax(x), name=config.model)
+        self(self.inputs)  # Creates the variables.
 
-        self.config, self.precision = config, precision
-        self.embedding, self.encoder, self.decoder, self.softmax = embedding, encoder, decoder, softmax
+    def call(self, inputs: list[tf.Tensor], training: bool = False) -> tf.Tensor:
+        """Computes the INPUTS' logits, [n, b, vocabulary] in full precision."""
+        source, lengths, target = inputs
+        memory = self.encoder(self.embedding(source), lengths, training)
+        return self.softmax(self.decoder(self.embedding(shifted(target)), memory, lengths, training))
 
     def translate(self, source: tf.Tensor, lengths: tf.Tensor, steps: int = 0) -> beam.Hypotheses:
         """Searches for the best translations: [b, m], [b] -> [b, beam, steps]; all sizes are static.
@@ -77,15 +78,6 @@ class Gnmt(tf_keras.Model):
         )
 
 
-class Shift(tf_keras.layers.Layer):
-    """Shifts targets by one position, starting with BOS, so the decoder sees the token before the one it predicts."""
-
-    def __init__(self, config: Config, name: str):
-        super().__init__(name=name, dtype="int32")
-        self.active = config.shift_targets
-
-    def call(self, target: tf.Tensor) -> tf.Tensor:
-        """Shifts int32 [b, n] -> [b, n]."""
-        if not self.active:
-            return target
-        return tf.concat([tf.fill([tf.shape(target)[0], 1], BOS), target[:, :-1]], 1)
+def shifted(target: tf.Tensor) -> tf.Tensor:
+    """Shifts int32 [b, n] by one, starting with BOS, so that the decoder sees the token before the one it predicts."""
+    return tf.concat([tf.fill([tf.shape(target)[0], 1], BOS), target[:, :-1]], 1)

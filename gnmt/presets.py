@@ -12,7 +12,9 @@ from common.config.choices import Rule
 from common.config.clock import Clock
 from common.config.optimizer import Adam
 from common.config.presets import later_machines, named, published, rule_keys, without_metadata
-from common.config.schema import Communication, Schedule
+from common.config.rules import OPTIMIZERS, SCHEDULES
+from common.config.schedule import Gnmt
+from common.config.schema import Communication
 from gnmt.config import Config, Data, Decode
 
 
@@ -22,8 +24,13 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     As in the published logs, "remain_steps" is the step where the decay starts, and "decay_steps" the maximum number of
     decays.
     """
-    optimizer, schedule = config.optimizer, config.schedule
+    optimizer, schedule = config.optimizer, SCHEDULES.every_field(config.schedule)
     warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
+    rule = rule_keys(config)
+    if not rule:
+        own = set(OPTIMIZERS.own_fields(type(optimizer)))
+        shown = (field for field in ("beta_1", "beta_2", "epsilon") if field in own)
+        rule = {f"opt_adam_{field}": getattr(optimizer, field) for field in shown}
     return [
         ("global_batch_size", config.global_batch_size, {}),
         ("opt_name", optimizer.name, {}),
@@ -35,13 +42,16 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         ("opt_learning_rate_remain_steps", schedule.decay_start_step, {}),
         ("opt_learning_rate_alt_warmup_func", schedule.warmup_curve == "exponential", {}),
         ("opt_learning_rate_warmup_steps", round(warmup), {}),
-        *without_metadata(rule_keys(config)),
+        *without_metadata(rule),
         ("max_sequence_length", config.max_sequence_length, {"method": "discard"}),
     ]
 
 
 # The published decay halves the rate at most four times.
-_HALVINGS = Schedule(kind="gnmt", warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
+_HALVINGS = Gnmt(warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
+
+# Google's code takes the gradient of the sum of a replica's losses, and clips that.
+_GOOGLE_ADAM = Adam(epsilon=1e-8, clip_replica_norm=5.0, sums_examples=True)
 
 # --- Round v0.6: logs have BLEU from 0 to 100. In v0.6 and v0.7 an epoch is 3,442,299 // 4096 = 840 steps or
 # 3,442,299 // 8192 = 420 (docs/sources.md, mlperf 1.5).
@@ -56,7 +66,7 @@ _V06 = Config(
     steps_per_block=420,
     wiring="google",
     output_bias=False,
-    optimizer=Adam(base_learning_rate=0.0045, epsilon=1e-8, clip_replica_norm=5.0),
+    optimizer=replace(_GOOGLE_ADAM, base_learning_rate=0.0045),
     schedule=replace(_HALVINGS, warmup_steps=200.0, decay_start_step=1924, decay_interval=241),
 )
 
@@ -68,7 +78,7 @@ _V06_PRESETS = {
         eval_batch_size=512,
         train_steps=8 * 840,
         steps_per_block=840,
-        optimizer=Adam(base_learning_rate=0.0035, epsilon=1e-8, clip_replica_norm=5.0),
+        optimizer=replace(_GOOGLE_ADAM, base_learning_rate=0.0035),
         schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=4000, decay_interval=300),
     ),
     "tpu-v3-128": replace(_V06, num_replicas=128),
@@ -90,12 +100,11 @@ _V07 = Config(
     smoothing_over="others",
     wiring="google",
     output_bias=False,
-    optimizer=Adam(base_learning_rate=0.0045, epsilon=1e-8, clip_replica_norm=5.0),
+    optimizer=replace(_GOOGLE_ADAM, base_learning_rate=0.0045),
     schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=1924, decay_interval=241),
 )
 
-_REFERENCE_HALVINGS = Schedule(
-    kind="gnmt",
+_REFERENCE_HALVINGS = Gnmt(
     warmup_curve="exponential",
     warmup_epochs=0.0,
     warmup_steps=200.0,
@@ -105,7 +114,7 @@ _REFERENCE_HALVINGS = Schedule(
     first_step=1,
 )
 
-# The dgx-1 log counts 3,969,024 pairs of up to 75 tokens in whole batches. NVIDIA's code builds on the reference, so
+# NVIDIA's logs count pairs of up to 75 tokens in whole batches: 3,969,024 at 2,048. Its code builds on the reference:
 # network, smoothing, decay and the clipping of the summed gradient (seq2seq/train/fp_optimizers.py) come from there.
 # Google's code clips each replica's gradient.
 _V100_8 = Config(
@@ -137,7 +146,7 @@ _V07_PRESETS = {
         global_batch_size=4096,
         train_steps=8 * 840,
         steps_per_block=840,
-        optimizer=Adam(base_learning_rate=0.003, epsilon=1e-8, clip_replica_norm=5.0),
+        optimizer=replace(_GOOGLE_ADAM, base_learning_rate=0.003),
         schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=3000, decay_interval=300),
     ),
     "tpu-v4-128": replace(_V07, num_replicas=128, train_steps=15 * 420),
@@ -157,6 +166,7 @@ _V07_PRESETS = {
         _V100_8,
         source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2.sh and results/dgx2h_ngc20.06_pytorch/gnmt",
         num_replicas=16,
+        num_train_examples=3965952,
         global_batch_size=3072,
         optimizer=Adam(base_learning_rate=0.002875, epsilon=1e-8, clip_norm=5.0),
         schedule=replace(_REFERENCE_HALVINGS, decay_start_step=4054, decay_interval=506),
@@ -166,6 +176,7 @@ _V07_PRESETS = {
         source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2_multi_16x16x32.sh and "
         "results/dgx2h_n16_ngc20.06_pytorch/gnmt",
         num_replicas=256,
+        num_train_examples=3964928,
         global_batch_size=8192,
         eval_batch_size=4096,
         train_epochs=12.0,
@@ -177,6 +188,7 @@ _V07_PRESETS = {
         source="NV7 benchmarks/gnmt/implementations/pytorch/config_DGX2_multi_64x16x16.sh and "
         "results/dgx2h_n64_ngc20.06_pytorch/gnmt",
         num_replicas=1024,
+        num_train_examples=3948544,
         global_batch_size=16384,
         eval_batch_size=4096,
         train_epochs=14.0,
@@ -244,7 +256,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Estimates the memory per sentence pair of a step, in bytes (lab/bench/batch_memory.py, 16 to 128 tokens)."""
+    """Estimates the memory per sentence pair of a step, in bytes (measured with 16 to 128 tokens)."""
     return config.max_sequence_length * (16 * config.vocabulary_size + 128 * config.layers * config.width)
 
 

@@ -38,7 +38,8 @@ class Task(translation.Task):
     def loss(self, model_: model.Gnmt, batch: Batch) -> Mapping[str, WeightedSum]:
         """Sums cross-entropy over a sentence's tokens and averages over sentences.
 
-        The clipping norm of 5 assumes this scale (REF seq2seq/train/trainer.py, G6 nmt/model.py).
+        The reference's clipping norm of 5 assumes this scale (REF seq2seq/train/trainer.py). Google's code sums over
+        sentences too: `optimizer.sums_examples`.
         """
         logits = model_([batch[name] for name in model.INPUTS], training=True)
         smoothing = self.config.label_smoothing, self.config.smoothing_over

@@ -1,4 +1,4 @@
-"""Builds AlexNet-BN: AlexNet with batch normalisation instead of local response normalisation.
+"""Builds AlexNet-BN: AlexNet with batch normalization instead of local response normalization.
 
 The 11-minute run in "ImageNet Training in Minutes" uses this network. The layers follow `borisgin/nvcaffe`
 models/alexnet_bn/train_val2.prototxt (docs/sources.md, mlperf 2): batch norm, without gamma and beta and with epsilon
@@ -21,8 +21,8 @@ from resnet.config import Config
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
     """Builds AlexNet-BN; `config.width` 64 is the published size; other widths scale every layer but the last.
 
-    The configuration's residual, initialiser, zero-gamma and space-to-depth fields have no effect here. Returns a
-    functional model: images [b, H, W, 3], normalised, any float dtype -> logits [b, classes] in `precision.variable`.
+    The configuration's residual, initializer, zero-gamma and space-to-depth fields have no effect here. Returns a
+    functional model: images [b, H, W, 3], normalized, any float dtype -> logits [b, classes] in `precision.variable`.
     """
     net = _Layers(config, replicas, precision, seeds(config.seed, 16))
     shape = (config.image_size, config.image_size, 3)
@@ -61,9 +61,7 @@ class _Layers(ImageLayers):
 
     def batch_norm(self, x: tf.Tensor) -> tf.Tensor:
         """Applies batch norm without gamma and beta."""
-        config = self.config
-        tiles = {"tile_rows": config.batch_norm_tile_rows, "grid_columns": config.batch_norm_grid_columns}
-        return self.norm(affine=False, trainable=not config.freeze_batch_norm, **tiles)(x)
+        return self.sync_batch_norm(affine=False, **self.config.batch_norm_tiles)(x)
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         """Applies 3x3 max pooling with stride 2."""

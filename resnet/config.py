@@ -8,7 +8,7 @@ from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import RESIZES, at_least, fraction, interval, one_of, part, positive, within
 from common.config.rules import LATER_OPTIMIZERS
-from common.config.schema import RunConfig
+from common.config.schema import FrozenStages, RunConfig
 from common.errors import UserError
 
 MODELS = ("resnet50", "alexnet_bn")
@@ -31,7 +31,6 @@ class Data:
       resize: interpolation, of common.config.ranges.RESIZES.
       flip: mirror half of the training images.
       private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
-      deterministic: runs with the same seed read examples in the same order.
       label_offset: first label in the files, subtracted from every label; ImageNet's labels start at 1.
     """
 
@@ -47,16 +46,20 @@ class Data:
     resize: str = "bicubic"
     flip: bool = True
     private_threads: int = system_field(0)
-    deterministic: bool = system_field(True)
     label_offset: int = 1
+
+    # Constants of every preset.
+    # Runs with the same seed read examples in the same order.
+    deterministic: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(BatchNormSpan, RunConfig):
+class Config(BatchNormSpan, FrozenStages, RunConfig):
     """All settings of a run of ResNet-50 or AlexNet-BN.
 
     Attributes:
       model: "resnet50" (v1.5) or "alexnet_bn".
+      steps_per_epoch_rounding: how the steps of an epoch are rounded, "floor" or "ceil".
       image_size: side of the square input, in pixels.
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       width: channels of the first convolution; every other width is a multiple of it.
@@ -64,20 +67,18 @@ class Config(BatchNormSpan, RunConfig):
       batch_norm_tile_rows, batch_norm_grid_columns: unless `batch_norm_grid_columns` is 0, replicas in one tile of the
         grid share statistics, instead of consecutive replicas; see
         `common.distributed.replicas.base.replica_groups`.
-      batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
       norm: MODULE:FUNCTION that makes your own layers to replace batch norm (docs/extend.md); "": batch norm.
       zero_init_last_gamma: the last batch norm of each block starts with gamma 0.
       kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
-      residual: False removes the shortcuts, a deliberate fault for tests.
-      freeze_batch_norm: batch norm keeps its initial values, a deliberate fault for tests.
       label_smoothing: fraction of the target probability that is spread over classes.
       smoothing_over: classes that share it: "all", or the "others", as in MXNet's SoftmaxOutput.
     """
 
     benchmark: str = "resnet"
     model: str = "resnet50"
+    steps_per_epoch_rounding: str = "ceil"
     num_train_examples: int = 1281167
     num_eval_examples: int = 50000
     quality_target: float | None = 0.759
@@ -87,24 +88,31 @@ class Config(BatchNormSpan, RunConfig):
     batch_norm_span: int = 0
     batch_norm_tile_rows: int = 1
     batch_norm_grid_columns: int = 0
-    batch_norm_momentum: float = 0.9
     batch_norm_epsilon: float = 1e-5
     norm: str = later_field("")
     zero_init_last_gamma: bool = True
     kernel_initializer: str = "truncated_fan_in"
     space_to_depth: bool = system_field(False)
-    residual: bool = True
-    freeze_batch_norm: bool = False
     label_smoothing: float = 0.1
     smoothing_over: str = later_field("all")
     data: Data = Data()
+
+    # Constants of every preset.
+    # Momentum of the moving averages.
+    batch_norm_momentum: ClassVar[float] = 0.9
 
     # The stem and the four stages of the residual network.
     stages: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("conv1", "bn1"),
         *((f"layer{stage}.",) for stage in range(1, 5)),
     )
+    schedules: ClassVar[tuple[str, ...]] = ("poly", "step", "cosine")
     quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
+
+    @property
+    def batch_norm_tiles(self) -> dict[str, int]:
+        """The arguments of `SpanBatchNorm` that say which replicas share statistics."""
+        return {"tile_rows": self.batch_norm_tile_rows, "grid_columns": self.batch_norm_grid_columns}
 
     def single_replica_changes(self) -> dict[str, Any]:
         """Extends RunConfig.single_replica_changes: a single replica has no grid."""
@@ -130,7 +138,7 @@ class Config(BatchNormSpan, RunConfig):
         at_least(self, 1, "image_size", "num_classes", "width")
         at_least(self, 1, "data.shuffle_buffer", "data.max_attempts")
         at_least(self, 0, "data.private_threads", "data.label_offset")
-        fraction(self, "label_smoothing", "batch_norm_momentum")
+        fraction(self, "label_smoothing")
         within(self, 0, 1, "data.min_object_covered", "data.area_range")
         part(self, "data.crop_fraction")
         positive(self, "batch_norm_epsilon")

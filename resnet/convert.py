@@ -1,9 +1,9 @@
 """Converts ImageNet's tar files, or folders of classes, to the TFRecords that the TPU reference and tf-models read.
 
     python -m resnet.convert DATA_DIR --train ILSVRC2012_img_train.tar --validation ILSVRC2012_img_val.tar \\
-        --validation-labels imagenet_2012_validation_synset_labels.txt
-    python -m resnet.convert DATA_DIR --train photos/train --validation photos/val --train-shards 16
-    python -m resnet.convert DATA_DIR --train photos/train --hold-out 0.2
+        --validation_labels imagenet_2012_validation_synset_labels.txt
+    python -m resnet.convert DATA_DIR --train photos/train --validation photos/val --train_shards 16
+    python -m resnet.convert DATA_DIR --train photos/train --hold_out 0.2
 
 The converter reads tar files in place and never unpacks them. It numbers classes from 1, sorted by WordNet id.
 A shard gets its final name only when it is complete, so a restart after an interruption keeps the finished shards.
@@ -48,7 +48,7 @@ def convert(
     labels = {synset: number for number, synset in enumerate(synsets, 1)}
     for split, (items, shards) in splits.items():
         if not 1 <= shards <= len(items):
-            raise UserError(f"--{split}-shards {shards}: must be 1..{len(items)}, the number of images")
+            raise UserError(f"--{split}_shards {shards}: must be 1..{len(items)}, the number of images")
         unknown = next((item for item in items if item.synset not in labels), None)
         if unknown:
             fix = "check the sources"
@@ -84,7 +84,7 @@ def _example(item: images.Item, label: int, name: str) -> bytes:
         else:
             picture = pictures.read(encoded, turn=item.upright)
     except pictures.BadPictureError as error:
-        raise UserError(f"{item.path}: {item.name} is no picture ({error}); get a sound copy") from error
+        raise UserError(f"{item.path}: {item.name} is not a picture ({error}); get a sound copy") from error
     return tfrecords.example({
         "image/encoded": picture.encoded, "image/format": "JPEG", "image/colorspace": "RGB",
         "image/channels": 3, "image/height": picture.height, "image/width": picture.width,
@@ -107,7 +107,7 @@ def _note(folder: Path, splits: dict[str, tuple[list[images.Item], int]]) -> Non
     conversion.keep_apart(folder, splits, "convert.json", text)
 
 
-def class_names(path: str | os.PathLike | None, flag: str = "--class-names") -> dict[str, str]:
+def class_names(path: str | os.PathLike | None, flag: str = "--class_names") -> dict[str, str]:
     """Reads lines with a WordNet id (or class folder) and a name; skips other lines.
 
     Raises UserError if the file cannot be read, or a line is not text; the message names `flag`.
@@ -126,7 +126,7 @@ def class_names(path: str | os.PathLike | None, flag: str = "--class-names") -> 
 
 def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[images.Item], int]]:
     if (arguments.validation is None) == (arguments.hold_out is None):
-        raise UserError("give either --validation or --hold-out")
+        raise UserError("give either --validation or --hold_out")
     for option, path, md5 in (
         ("--train", arguments.train, arguments.train_md5),
         ("--validation", arguments.validation, arguments.validation_md5),
@@ -142,7 +142,7 @@ def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[images.Item],
     elif 0 < arguments.hold_out < 1:
         train, validation = images.hold_out(train, arguments.hold_out)
     else:
-        raise UserError(f"--hold-out {arguments.hold_out}: must lie between 0 and 1")
+        raise UserError(f"--hold_out {arguments.hold_out}: must lie between 0 and 1")
     return {"train": (train, arguments.train_shards), "validation": (validation, arguments.validation_shards)}
 
 
@@ -157,14 +157,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("data_dir", help="folder for the TFRecords")
     parser.add_argument("--train", required=True, help="ILSVRC2012_img_train.tar, or a folder CLASS/*.JPEG")
     parser.add_argument("--validation", help="ILSVRC2012_img_val.tar, or a folder CLASS/*.JPEG")
-    parser.add_argument("--validation-labels", help="the WordNet id of each image of a validation tar file")
+    parser.add_argument("--validation_labels", help="the WordNet id of each image of a validation tar file")
     part = "validate on this part of --train instead"
-    parser.add_argument("--hold-out", type=float, metavar="PART", help=part)
-    parser.add_argument("--class-names", metavar="FILE", help="lines of WordNet id and name")
-    parser.add_argument("--train-shards", type=int, default=1024)
-    parser.add_argument("--validation-shards", type=int, default=128)
-    parser.add_argument("--train-md5", help="refuse a training tar file with another checksum")
-    parser.add_argument("--validation-md5", help="refuse a validation tar file with another checksum")
+    parser.add_argument("--hold_out", type=float, metavar="PART", help=part)
+    parser.add_argument("--class_names", metavar="FILE", help="lines of WordNet id and name")
+    parser.add_argument("--train_shards", type=int, default=1024)
+    parser.add_argument("--validation_shards", type=int, default=128)
+    parser.add_argument("--train_md5", help="refuse a training tar file with another checksum")
+    parser.add_argument("--validation_md5", help="refuse a validation tar file with another checksum")
     processes = "processes (default: one per core for over 1 GB of images)"
     parser.add_argument("--workers", type=int, help=processes)
     arguments = parser.parse_args(argv)

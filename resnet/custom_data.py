@@ -16,6 +16,7 @@ from common.data import (
     near_copies,
     pictures,
     split_names,
+    tables,
     text_files,
 )
 from common.data.folder_conversion import Card, Conversion, Looked, Options
@@ -23,38 +24,38 @@ from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from resnet import convert as converter
-from resnet import images, web_dataset
+from resnet import images
 from resnet import input as reader
 from resnet.images import Item
 from resnet.presets import PRESETS
 
 PREVIEW = "cpu-photos"  # The page shows this preset's sizes.
-_NAMES = "classes.txt"
-_METADATA = ("metadata.csv", "metadata.jsonl")  # Hugging Face's names for a list of a folder's pictures.
+# Names for a list of a folder's pictures: Hugging Face's, and Tiny ImageNet's.
+_METADATA = ("metadata.csv", "metadata.jsonl", tables.TINY)  # tables refuses JSON lines.
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`.
 
     Args:
-      sources: one folder, of class folders, with Hugging Face's metadata.csv or with WebDataset's tar files, or of
-        train/ and val/ with these; or one CSV file of path,label and perhaps split.
-      options: split, names, limits.
+      sources: one folder, of class folders or with Hugging Face's metadata.csv, or of train/ and val/ with these; or
+        one CSV file of path,label and perhaps split.
+      options: split, limits.
 
-    Raises UserError: no pictures, too many broken ones, or `out` holds something else.
+    Raises UserError: no picture that can be read, or `out` holds something else.
     """
     (source,) = sources
     folder = source if source.is_dir() else source.parent
     report = options.report
     looked: dict[str, Looked] = {}
     train, held = _parts(source, options, looked)
-    folder_conversion.check_broken(report.lines, min(len(train), len(held)), options)
+    folder_conversion.check_broken(report.lines, min(len(train), len(held)))
     folder_conversion.report_pictures(report, looked)
-    parts = [{item.place: looked[item.place].digest for item in part} for part in (train, held)]
+    parts = [{item.path: looked[item.path].digest for item in part} for part in (train, held)]
     folder_conversion.report_copies(report, *parts, "picture")
-    thumbnails = ({item.place: looked[item.place].thumbnail for item in part} for part in (train, held))
+    thumbnails = ({item.path: looked[item.path].thumbnail for item in part} for part in (train, held))
     near_copies.report_across(report, *thumbnails)
-    twins = ((item.place, looked[item.place].digest, item.synset) for item in (*train, *held))
+    twins = ((item.path, looked[item.path].digest, item.synset) for item in (*train, *held))
     folder_conversion.report_twins(report, twins, "picture")
     synsets = sorted({item.synset for item in train})
     if len(synsets) < 2:
@@ -62,20 +63,17 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
             f"{source}: pictures of one class, {synsets[0]}; a classifier needs two classes or more"
             f"{'' if _table(source) else given_splits.inner(source)}"
         )
-    path = options.names or folder / _NAMES
-    names = _names(path, options.names is not None)
-    if path.is_file() and not names.keys() & set(synsets) and not options.names:
-        report.skip(given_splits.NO_NAMES, str(path))
-    if options.names and not names.keys() & set(synsets):
-        fix = "write lines of class and name"
-        raise UserError(f"{options.names}: names no class, such as {synsets[0]}; {fix}")
+    label = dict(zip(synsets, given_splits.class_names(folder, synsets, report)))
+    sided = baselines.sided([looked[item.path].thumbnail for item in train], [item.synset for item in train])
+    if sided:
+        report.choose("flip", "off", "the converter: mirrored pictures look like other classes")
     folder_conversion.start(out, "resnet")
     splits = {
         split: (part, folder_conversion.shard_count(len(part), sum(item.size for item in part)))
         for split, part in (("train", train), ("validation", held))
     }
-    converter.convert(out, splits, names, options.workers)
-    label = folder_conversion.named(synsets, names)
+    named = {name: shown for name, shown in label.items() if name != shown}
+    converter.convert(out, splits, named, options.workers)
     labels = list(label.values())
     fields = {
         "num_classes": len(labels),
@@ -94,13 +92,11 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         (len(train), len(held)),
         report.lines,
         labels,
-        {"data.flip": False}
-        if baselines.sided([looked[item.place].thumbnail for item in train], shown[0])
-        else {},
+        {"data.flip": False} if sided else {},
         baseline=baselines.classifier(
             *(part for side, names in zip((train, held), shown) for part in (_features(side, looked), names))
         ),
-        held_out=given_splits.relative([item.place for item in held], folder),
+        held_out=given_splits.relative([item.path for item in held], folder),
     )
     return Conversion(
         description, folder_conversion.balance(labels, *shown), "pictures", _facts(looked.values())
@@ -108,46 +104,31 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
 
 
 def _features(part: Sequence[Item], looked: Mapping[str, Looked]) -> list[bytes]:
-    return [looked[item.place].colours + looked[item.place].thumbnail for item in part]
+    return [looked[item.path].colors + looked[item.path].thumbnail for item in part]
 
 
 def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[list[Item], list[Item]]:
     """Returns the sound pictures to train and to evaluate on; adds what is known of each to `looked`, {path: ...}."""
     report = options.report
-    if source.is_dir() and not _table(source):
-        first, second = given_splits.given_split(source, report=report)
-        shards = web_dataset.split(web_dataset.shards(first)) if second is None else ([], [])
-        if all(shards):
-            return tuple(_sound(web_dataset.items(part, report), report, looked) for part in shards)
-        if second:
-            given_splits.report_unused(source, (first, second), report)
-            given_splits.report_layout(
-                [p for p in (first, second) if not _table(p)], pictures.SUFFIXES, report
-            )
-            return _in_folder(first, report, looked), _in_folder(second, report, looked)
-        given_splits.report_layout((first,), pictures.SUFFIXES, report)
-        items = _in_folder(first, report, looked)
-    else:
-        table = _table(source) or source
-        rows = images.listed(table, report)
-        _report_unlisted(table, rows, report)
-        if any(part for _, part in rows):
-            splits = given_splits.listed_split(table, rows, report)
-            return _sound(splits[0], report, looked), _sound(splits[1], report, looked)
-        items = _sound([item for item, _ in rows], report, looked)
-    folder_conversion.check_broken(report.lines, len(items), options)
-    groups = near_copies.groups([item.looked.thumbnail for item in items], [item.group for item in items])
-    out_of = folder_conversion.divide(
-        [item.synset for item in items], options.eval_part, options.seed, groups
-    )
-    splits = [], []
-    for item, is_held in zip(items, out_of):
-        splits[int(is_held)].append(item)
-    return splits
+
+    def in_list(path: Path) -> list[tuple[Item, str]]:
+        rows = images.listed(path, report)
+        _report_unlisted(path, rows, report)
+        return rows
+
+    source = _table(source) or source
+    items, held = given_splits.classified(source, options, lambda folder: _in_folder(folder, report), in_list)
+    items = _sound(items, report, looked)
+    if held is not None:
+        return items, _sound(held, report, looked)
+    folder_conversion.check_broken(report.lines, len(items))
+    names = [item.group or near_copies.original(item.path) for item in items]
+    groups = near_copies.groups([item.looked.thumbnail for item in items], names)
+    return given_splits.own_split(items, [item.synset for item in items], groups, options)
 
 
 def _table(folder: Path) -> Path | None:
-    """Returns Hugging Face's list of a folder's pictures, None without one."""
+    """Returns the list of a folder's pictures, one of _METADATA; None without one."""
     return next((folder / name for name in _METADATA if (folder / name).is_file()), None)
 
 
@@ -171,45 +152,29 @@ def _report_unlisted(table: Path, rows: Sequence[tuple[Item, str]], report: Repo
             )
 
 
-def _in_folder(folder: Path, report: Report, looked: dict[str, Looked]) -> list[Item]:
+def _in_folder(folder: Path, report: Report) -> list[Item]:
     table = _table(folder)
     if table:
-        return _sound([item for item, _ in images.listed(table, report)], report, looked)
-    shards = web_dataset.shards(folder)
-    if shards:
-        return _sound(web_dataset.items(shards, report), report, looked)
+        return [item for item, _ in images.listed(table, report)]
+    given_splits.report_layout(folder, pictures.SUFFIXES, report)
     found = images.train_items(folder, report)
     seen = {item.synset for item in found}
-    whole = _sound(found, report, looked)
     for path in folder_conversion.folders(folder):
         if text_files.normal(path.name) not in seen:
             report.leave_out("no pictures in it", str(path))
-    return whole
+    return found
 
 
 def _sound(found: Sequence[Item], report: Report, looked: dict[str, Looked]) -> list[Item]:
-    results = folder_conversion.examined(found, _look)
+    results = folder_conversion.examined(found, lambda item: folder_conversion.look(item.path, png=False))
     sound = []
     for item, result in zip(found, results):
         if isinstance(result, str):
-            report.leave_out("no whole picture", item.place, result)
+            report.leave_out("no whole picture", item.path, result)
         else:
             sound.append(dataclasses.replace(item, looked=result))
-            looked[item.place] = result
+            looked[item.path] = result
     return sound
-
-
-def _look(item: Item) -> Looked | str:
-    if not item.offset:
-        return folder_conversion.look(item.path, png=False)
-    return folder_conversion.look(item.place, png=False, contents=lambda _: item.read())
-
-
-def _names(path: Path, given: bool) -> dict[str, str]:
-    """Reads lines with a class folder and a name; ignores a file in the source that has no such line."""
-    if not given and not path.is_file():
-        return {}
-    return converter.class_names(path, "--names")
 
 
 def _facts(looked: Iterable[Looked]) -> list[tuple[str, str]]:

@@ -29,11 +29,6 @@ class Item:
     looked: folder_conversion.Looked | None = None
     group: str = ""
 
-    @property
-    def place(self) -> str:
-        """Its path, with the name of the member of a tar file, which no other image has."""
-        return f"{self.path}/{self.name}" if self.offset else self.path
-
     def read(self) -> bytes:
         """Returns the file's content. Raises OSError if it cannot be read."""
         with open(self.path, "rb") as file:
@@ -71,8 +66,8 @@ def validation_items(
     if source.is_dir():
         return _found(source, _in_folders(source))
     if labels is None:
-        raise UserError(f"{source} holds no labels; name the file of them with --validation-labels")
-    synsets = lines(labels, "--validation-labels")
+        raise UserError(f"{source} holds no labels; name the file of them with --validation_labels")
+    synsets = lines(labels, "--validation_labels")
     while synsets and not synsets[-1]:
         synsets.pop()
     for number, synset in enumerate(synsets, 1):

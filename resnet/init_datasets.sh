@@ -30,6 +30,6 @@ download "$ILSVRC_URL/$VALIDATION" "$ILSVRC_DIR/$VALIDATION" "$account"
 download "$ILSVRC_URL/$TRAIN" "$ILSVRC_DIR/$TRAIN" "$account"
 
 exec "$PYTHON" -m resnet.convert "$DATA_DIR" \
-  --train "$ILSVRC_DIR/$TRAIN" --train-md5 "$TRAIN_MD5" --train-shards "${TRAIN_SHARDS:-1024}" \
-  --validation "$ILSVRC_DIR/$VALIDATION" --validation-md5 "$VALIDATION_MD5" \
-  --validation-shards "${VALIDATION_SHARDS:-128}" --validation-labels "$ILSVRC_DIR/$LABELS"
+  --train "$ILSVRC_DIR/$TRAIN" --train_md5 "$TRAIN_MD5" --train_shards "${TRAIN_SHARDS:-1024}" \
+  --validation "$ILSVRC_DIR/$VALIDATION" --validation_md5 "$VALIDATION_MD5" \
+  --validation_shards "${VALIDATION_SHARDS:-128}" --validation_labels "$ILSVRC_DIR/$LABELS"

@@ -2,7 +2,7 @@
 
 The files have the layout of the TPU reference and tf-models: train-00000-of-01024 and validation-00000-of-00128, with
 image/encoded and image/class/label. Other features are ignored. A batch is {"image": uint8 [b, S, S, 3], "label":
-int32 [b], "weight": float32 [b]}; `normalise` runs on the device.
+int32 [b], "weight": float32 [b]}; `normalize` runs on the device.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from common.data import padding, pipeline, record_counts, record_stream, tfrecords
-from common.data.images import normalise_rgb, resize, to_uint8
+from common.data.images import normalize_rgb, resize, to_uint8
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from resnet.config import Config, Data
@@ -116,7 +116,7 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+def normalize(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """Computes (image - mean) / standard deviation per channel, on the device.
 
     Args:
@@ -130,7 +130,7 @@ def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     shape, static = tf.shape(image), image.shape
     # Whole rows of pixels: broadcasting over a last dimension of 3 takes 7 times as long on a CPU.
     width = static[2] * static[3]
-    rows = normalise_rgb(tf.reshape(image, [-1, width]), dtype, width // 3)
+    rows = normalize_rgb(tf.reshape(image, [-1, width]), dtype, width // 3)
     return tf.ensure_shape(tf.reshape(tf.cast(rows, dtype), shape), static)
 
 
@@ -168,7 +168,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
         try:
             _decode(parsed["image/encoded"])
         except tf.errors.InvalidArgumentError:
-            return "image/encoded is no JPEG or PNG image"
+            return "image/encoded is not a JPEG or PNG image"
         return None
 
     return tfrecords.explain(data_dir, lambda: tfrecords.diagnose(_all_files(config, data_dir), check))
@@ -207,7 +207,7 @@ def _parse(
 
 
 def _decode(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes to uint8 [H, W, 3]; converts greyscale and CMYK JPEG, and PNG, to RGB."""
+    """Decodes to uint8 [H, W, 3]; converts grayscale and CMYK JPEG, and PNG, to RGB."""
     image = tf.io.decode_jpeg(encoded, channels=3)  # Reads PNG too (decode_image_op.cc).
     return tf.ensure_shape(image, [None, None, 3])
 
@@ -233,7 +233,7 @@ def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 def _decode_window(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     """Decodes only a window of a JPEG; the pixels equal those from decoding the whole image.
 
-    The function decodes one more column on either side. Otherwise the first and last columns would lack a neighbour for
+    The function decodes one more column on either side. Otherwise the first and last columns would lack a neighbor for
     chroma interpolation, and differ from the whole image by up to 40 of 255.
     """
     top, left, height, width = tf.unstack(window)

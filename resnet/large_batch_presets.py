@@ -10,13 +10,11 @@ images. `--replicas`, `--config.num_replicas` and `--config.accumulation_steps` 
 from dataclasses import replace
 
 from common.config.optimizer import Lamb, Lars, Sgd
-from common.config.schema import Schedule
+from common.config.schedule import Polynomial, Step
 from resnet.config import Config, Data
 
 # Falls as (1 - i/I)^2 over the whole run.
-_WHOLE_RUN = Schedule(
-    kind="poly", warmup_epochs=0.0, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True
-)
+_WHOLE_RUN = Polynomial(warmup_epochs=0.0, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True)
 # borisgin/nvcaffe: a rate of 1 at the start of the warmup.
 _RAMP = replace(_WHOLE_RUN, initial_learning_rate=1.0)
 
@@ -143,7 +141,7 @@ _LEGW_STEP_PRESETS = {
         global_batch_size=batch,
         accumulation_steps=batch // 128,
         optimizer=Lars(base_learning_rate=2**power, weight_decay=2e-4),
-        schedule=Schedule(kind="step", warmup_epochs=warmup, boundaries=(30.0, 60.0, 80.0), factor=0.1),
+        schedule=Step(warmup_epochs=warmup, boundaries=(30.0, 60.0, 80.0), factor=0.1),
     )
     for batch, power, warmup in _TABLE_1
 }
@@ -166,8 +164,7 @@ _LAMB_PRESETS = {
         optimizer=Lamb(
             base_learning_rate=0.04, weight_decay=1.5, epsilon=1e-6, clip_norm=1.0, skip_kinds=("norm",)
         ),
-        schedule=Schedule(
-            kind="poly",
+        schedule=Polynomial(
             warmup_epochs=782 * 32768 / 1281167,
             warmup_steps=782.0,
             power=1.0,
@@ -202,8 +199,7 @@ _NESTEROV_PRESETS = {
             weight_decay=5.6687777311501786e-6,
             skip_kinds=(),
         ),
-        schedule=Schedule(
-            kind="poly",
+        schedule=Polynomial(
             warmup_epochs=_ALGOPERF_WARMUP * 1024 / 1281167,
             warmup_steps=float(_ALGOPERF_WARMUP),
             train_epochs=(_ALGOPERF_WARMUP + _ALGOPERF_DECAY - 1) * 1024 / 1281167,

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from common.config.optimizer import Lars, Sgd
 from common.config.presets import published
-from common.config.schema import Communication, Schedule
+from common.config.schedule import Polynomial
+from common.config.schema import Communication
 from resnet.config import Config, Data
 
-_POLY = Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4)
+_POLY = Polynomial(warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4)
 
 # --- Round v0.6: 72 epochs at batches up to 16384; L2 in the loss in addition to LARS's own decay; scaled momentum.
 _V06 = Config(
@@ -21,7 +22,7 @@ _V06 = Config(
     replicas="tpu",
     epochs_per_block=4.0,
     batch_norm_span=128,
-    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
+    schedule=Polynomial(warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     # tf.image.resize_bicubic of TensorFlow 1 (resnet_preprocessing.py), as in the rows of v0.7 that are not JAX.
     data=Data(cache="decoded", private_threads=48, resize="legacy_bicubic"),
 )
@@ -118,7 +119,7 @@ _V07_TF1 = Config(
     replicas="tpu",
     epochs_per_block=4.0,
     space_to_depth=True,
-    schedule=Schedule(kind="poly", warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
+    schedule=Polynomial(warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     # The code has two readers. Only the largest rows use the one for decoded images; its crops keep 0.08 or more.
     data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), resize="legacy_bicubic"),
 )
@@ -137,21 +138,21 @@ _V07_64K = replace(
 _V07_TF2 = Config(
     ruleset="0.7.0",
     epochs_per_block=4.0,
-    first_block_epochs=3.0,
+    eval_epochs=(3.0,),
     steps_per_epoch_rounding="floor",
     zero_init_last_gamma=False,
     kernel_initializer="he_normal",
 )
 
 # NVIDIA's MXNet code: 208 images per GPU; each GPU rounds up the steps in its share of an epoch; convolutions are
-# initialised as in the TensorFlow 2 code; evaluations come after epoch 1, then every 4.
+# initialized as in the TensorFlow 2 code; evaluations come after epoch 1, then every 4.
 _NVIDIA = Config(
     ruleset="0.7.0",
     replicas="horovod",
     precision="fp16",
     loss_scale=128.0,
     epochs_per_block=4.0,
-    first_block_epochs=1.0,
+    eval_epochs=(1.0,),
     zero_init_last_gamma=False,
     kernel_initializer="he_normal",
     batch_norm_span=208,
@@ -166,9 +167,8 @@ _NVIDIA = Config(
 _NVIDIA_LARS = Lars(scaled_momentum=True, trust_in_velocity=True)
 
 
-def _nvidia_schedule(warmup_epochs: float, epochs: int, steps_per_epoch: int, batch: int) -> Schedule:
-    return Schedule(
-        kind="poly",
+def _nvidia_schedule(warmup_epochs: float, epochs: int, steps_per_epoch: int, batch: int) -> Polynomial:
+    return Polynomial(
         warmup_epochs=warmup_epochs,
         warmup_steps=warmup_epochs * steps_per_epoch,
         train_epochs=(epochs * steps_per_epoch - 1) * batch / 1281167,
@@ -188,12 +188,11 @@ _V07_PRESETS = {
         global_batch_size=2496,
         eval_batch_size=2496,
         train_steps=43 * 513,
-        first_block_steps=3 * 513,
         steps_per_block=4 * 513,
         batch_norm_span=312,
         optimizer=Lars(base_learning_rate=9.5, weight_decay=2e-4),
-        schedule=Schedule(
-            kind="poly", warmup_epochs=5.0, warmup_steps=5.0 * 513, train_epochs=40 * 513 * 2496 / 1281167
+        schedule=Polynomial(
+            warmup_epochs=5.0, warmup_steps=5.0 * 513, train_epochs=40 * 513 * 2496 / 1281167
         ),
         data=Data(
             shuffle_buffer=10000,
@@ -213,7 +212,6 @@ _V07_PRESETS = {
         eval_batch_size=1664,
         train_epochs=37.0,
         train_steps=37 * 770,
-        first_block_steps=770,
         steps_per_block=4 * 770,
         optimizer=replace(_NVIDIA_LARS, base_learning_rate=7.4, weight_decay=1e-4),
         schedule=_nvidia_schedule(2.0, 37, 770, 1664),
@@ -227,7 +225,6 @@ _V07_PRESETS = {
         eval_batch_size=3328,
         train_epochs=41.0,
         train_steps=41 * 385,
-        first_block_steps=385,
         steps_per_block=4 * 385,
         # The classifier's bias decays too (NV7 resnet/implementations/mxnet/common/fit.py: set_wd_mult).
         optimizer=Sgd(base_learning_rate=6.0, weight_decay=2.5e-5, skip_kinds=("norm",)),
@@ -243,8 +240,7 @@ _V07_PRESETS = {
         batch_norm_span=65,
         train_epochs=56.0,
         train_steps=56 * 39,
-        first_block_epochs=4.0,
-        first_block_steps=4 * 39,
+        eval_epochs=(),
         steps_per_block=4 * 39,
         optimizer=replace(_NVIDIA_LARS, base_learning_rate=21.2, momentum=0.94, weight_decay=2.5e-5),
         schedule=_nvidia_schedule(16.0, 58, 39, 33280),
@@ -259,12 +255,11 @@ _V07_PRESETS = {
         global_batch_size=4096,
         eval_batch_size=4096,
         train_steps=43 * 312,
-        first_block_steps=3 * 312,
         steps_per_block=4 * 312,
         batch_norm_span=128,
         optimizer=Lars(base_learning_rate=13.0, weight_decay=2e-4),
-        schedule=Schedule(
-            kind="poly", warmup_epochs=2.0, warmup_steps=2.0 * 312, train_epochs=41 * 312 * 4096 / 1281167
+        schedule=Polynomial(
+            warmup_epochs=2.0, warmup_steps=2.0 * 312, train_epochs=41 * 312 * 4096 / 1281167
         ),
         data=Data(
             cache="decoded",
@@ -286,7 +281,7 @@ _V07_PRESETS = {
         steps_per_block=2502,
         batch_norm_span=128,
         optimizer=Lars(base_learning_rate=8.5, weight_decay=2e-4),
-        schedule=Schedule(kind="poly", warmup_epochs=5.0, train_epochs=25656 * 2048 / 1281167),
+        schedule=Polynomial(warmup_epochs=5.0, train_epochs=25656 * 2048 / 1281167),
         data=replace(_V07_TF1.data, private_threads=100),
     ),
     "tpu-v4-128": replace(
@@ -312,7 +307,7 @@ _V07_PRESETS = {
         steps_per_block=626,
         batch_norm_span=64,
         optimizer=Lars(base_learning_rate=17.0, weight_decay=2e-4),
-        schedule=Schedule(kind="poly", warmup_epochs=5.0, train_epochs=6875 * 8192 / 1281167),
+        schedule=Polynomial(warmup_epochs=5.0, train_epochs=6875 * 8192 / 1281167),
         data=replace(_V07_TF1.data, private_threads=48),
     ),
     "tpu-v3-8192": replace(

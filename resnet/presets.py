@@ -13,7 +13,7 @@ from common.config.clock import Clock
 from common.config.hardware import Machine
 from common.config.optimizer import Sgd
 from common.config.presets import later_machines, named, rule_keys, without_metadata
-from common.config.schema import Schedule
+from common.config.schedule import Cosine
 from resnet import large_batch_presets, mlperf_presets
 from resnet.config import Config, Data
 
@@ -86,7 +86,7 @@ PRESETS: dict[str, Config] = named(
             image_size=32,
             num_classes=12,
             optimizer=Sgd(base_learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4),
-            schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
+            schedule=Cosine(warmup_epochs=1.0, end_learning_rate=0.0),
             data=Data(cache="decoded", shuffle_buffer=4000, area_range=(0.4, 1.0)),
         ),
         # Real photographs: 20 classes of Tiny ImageNet, from scratch (README.md).
@@ -104,7 +104,7 @@ PRESETS: dict[str, Config] = named(
             image_size=48,
             num_classes=20,
             optimizer=Sgd(base_learning_rate=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
-            schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
+            schedule=Cosine(warmup_epochs=5.0, end_learning_rate=0.0),
             data=Data(cache="decoded", shuffle_buffer=10000, area_range=(0.25, 1.0)),
         ),
         **mlperf_presets.PRESETS,
@@ -115,7 +115,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config, image: float = 1.25e6, classes: float = 30) -> float:
-    """Estimates the memory per image, in bytes (lab/bench/batch_memory.py: cpu-photos in bf16)."""
+    """Estimates the memory per image, in bytes (measured with cpu-photos in bf16)."""
     area = (config.image_size / 48) ** 2 * config.width / 32
     return image * area * (1 if config.precision == "bf16" else 2) + classes * config.num_classes
 

@@ -52,4 +52,4 @@ class Task(task.Task):
         return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels))
 
     def logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
-        return model(pipeline.normalise(batch["image"], self._precision.compute), training=training)
+        return model(pipeline.normalize(batch["image"], self._precision.compute), training=training)

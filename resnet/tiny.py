@@ -1,8 +1,8 @@
 """Generates the data set of cpu-tiny: textured figures, in the layout of ImageNet's TFRecords.
 
 A class is a pair (shape, texture): a figure of one shape, filled with one texture, on a background with a faint
-texture. Every shape comes with every texture. Colours, place, size, angle, texture phase and period are random, so
-neither colour nor shape nor texture alone identifies the class. Figures and textures are their own mirror images up to
+texture. Every shape comes with every texture. Colors, place, size, angle, texture phase and period are random, so
+neither color nor shape nor texture alone identifies the class. Figures and textures are their own mirror images up to
 a rotation, so a flip keeps the class.
 
     python -m resnet.tiny DATA_DIR
@@ -33,7 +33,7 @@ _STRIDE = 5
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """Number, size and difficulty of the images. Lengths are fractions of the image's side; grey values are 0..1.
+    """Number, size and difficulty of the images. Lengths are fractions of the image's side; gray values are 0..1.
 
     Attributes:
       seed: seeds all draws.
@@ -42,10 +42,10 @@ class Tiny:
       train_files, eval_files: number of shards.
       jpeg_quality: quality setting of the JPEG encoder.
       radius: range of half the figure's extent.
-      offset: maximum distance between the figure's centre and the image's centre.
+      offset: maximum distance between the figure's center and the image's center.
       rotation: angles are drawn from +-rotation, in degrees.
       period: range of the texture's period.
-      contrast: range of the grey difference between a texture's two colours.
+      contrast: range of the gray difference between a texture's two colors.
       ground_contrast: range of the background texture's contrast; 0 makes it plain.
       noise: standard deviation of the noise on each value.
     """
@@ -127,7 +127,7 @@ def _figure(shapes: np.ndarray, u: np.ndarray, v: np.ndarray, radius: np.ndarray
             inside[images] = a**2 + b**2 < 0.87**2
         elif shape == "square":
             inside[images] = np.maximum(abs(a), abs(b)) < 0.77
-        elif shape == "triangle":  # Equilateral; its sides are 0.675 from the centre.
+        elif shape == "triangle":  # Equilateral; its sides are 0.675 from the center.
             inside[images] = np.maximum(b, 0.75**0.5 * abs(a) - b / 2) < 0.675
         else:  # A cross of two bars.
             inside[images] = (np.minimum(abs(a), abs(b)) < 0.36) & (np.maximum(abs(a), abs(b)) < 1.0)
@@ -135,7 +135,7 @@ def _figure(shapes: np.ndarray, u: np.ndarray, v: np.ndarray, radius: np.ndarray
 
 
 def _texture(textures: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Chooses one of two colours at each (u, v), in texture periods: bool [n, P, P]."""
+    """Chooses one of two colors at each (u, v), in texture periods: bool [n, P, P]."""
     wave_u, wave_v = np.cos(2 * np.pi * u), np.cos(2 * np.pi * v)
     kinds = {"stripes": wave_u > 0, "checks": wave_u * wave_v > 0, "dots": wave_u + wave_v > 0.8}
     return np.select(
@@ -144,15 +144,15 @@ def _texture(textures: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _painted(rng: np.random.Generator, texture: np.ndarray, contrast: np.ndarray) -> np.ndarray:
-    """Paints a texture, 0..1 [n, S, S], in two random colours that differ by `contrast` in grey: [n, S, S, 3]."""
+    """Paints a texture, 0..1 [n, S, S], in two random colors that differ by `contrast` in gray: [n, S, S, 3]."""
     count = len(texture)
     hue = rng.uniform(-0.15, 0.15, [count, 2, 3])
     hue -= hue.mean(-1, keepdims=True)
     half = contrast[:, 0, 0] / 2
     middle = rng.uniform(0.1 + half, 0.9 - half)
     sign = rng.choice([-1, 1], count)
-    grey = np.stack([middle - sign * half, middle + sign * half], -1)
-    first, second = np.moveaxis(grey[..., None] + hue, 1, 0)[:, :, None, None, :].astype(np.float32)
+    gray = np.stack([middle - sign * half, middle + sign * half], -1)
+    first, second = np.moveaxis(gray[..., None] + hue, 1, 0)[:, :, None, None, :].astype(np.float32)
     return first + texture[..., None] * (second - first)
 
 

@@ -10,6 +10,7 @@ from common.config.rules import LATER_OPTIMIZERS
 from common.config.schema import RunConfig
 from common.errors import UserError
 
+SEARCHES = ("tensor2tensor", "lingvo")
 # The converter's note next to the records: its length limits and its counts.
 NOTE = "convert.json"
 
@@ -19,19 +20,21 @@ class Data:
     """Text files from `transformer/convert.py`, and how to read them.
 
     Attributes:
-      train_pattern: TFRecord shards of packed pairs inside the data folder.
-      vocabulary: the subword file inside the data folder.
       eval_source, eval_reference: text files inside the data folder; line i of one translates line i of the other.
       shuffle_buffer: packed sequences in the shuffle buffer, per input shard.
       cache: keep the records in memory after the first epoch.
     """
 
-    train_pattern: str = "train-*"
-    vocabulary: str = "vocab.subwords"
     eval_source: str = "eval.source"
     eval_reference: str = "eval.reference"
     shuffle_buffer: int = 16384
     cache: bool = system_field(True)
+
+    # Constants of every preset.
+    # TFRecord shards of packed pairs inside the data folder.
+    train_pattern: ClassVar[str] = "train-*"
+    # The subword file inside the data folder.
+    vocabulary: ClassVar[str] = "vocab.subwords"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +46,15 @@ class Decode:
         newstest2014 has 97.
       extra_length: maximum number of tokens by which a translation may exceed `source_length`.
       beam_size: number of hypotheses kept.
-      alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
+      alpha: exponent of the length penalty: ((5 + length) / 6)^alpha, for Lingvo ((5 + length) / 5)^alpha.
+      search: "tensor2tensor", or "lingvo", as Google's TensorFlow rows of round v0.7 (common/text/beam.py).
     """
 
     source_length: int = 97
     extra_length: int = 50
     beam_size: int = 4
     alpha: float = 0.6
+    search: str = later_field("tensor2tensor")
 
     @property
     def target_length(self) -> int:
@@ -76,17 +81,15 @@ class Config(RunConfig):
       residual_dropout: dropout rate after each sublayer and the embeddings.
       attention_dropout: dropout rate on the attention weights.
       relu_dropout: dropout rate after the ReLU.
+      mean_of_means: whether the loss is the mean of the replicas' means over their own tokens, as in Google's code (G6
+        utils/optimize.py 34, G7 lingvo/core/py_utils.py 2027, JAX train.py 415), not the mean over all tokens.
       dropout_generator: "counter" drops the same elements of an example on every machine; "hardware" uses the device's
         own generator (exports, replicas=pjrt), whose numbers depend on the device and the number of replicas; on a GPU
         attention's numbers depend on the process's steps instead (docs/gpu.md), so a resumed run has others.
       label_smoothing: fraction of the target probability that is spread over the other classes.
-      positions: False removes the position signal, a deliberate fault for tests.
-      attend_source: False removes the decoder's attention to the source, a deliberate fault for tests.
-      shift_targets: False shows the decoder the token it must predict, a deliberate fault for tests.
     """
 
     benchmark: str = "transformer"
-    model: str = "transformer_big"
     num_train_examples: int = data_field(566340)
     num_eval_examples: int = 3003
     quality_target: float | None = 0.25
@@ -101,13 +104,13 @@ class Config(RunConfig):
     attention_dropout: float = 0.1
     relu_dropout: float = 0.1
     label_smoothing: float = 0.1
-    positions: bool = True
-    attend_source: bool = True
-    shift_targets: bool = True
     data: Data = Data()
     decode: Decode = Decode()
     dropout_generator: str = later_field("counter", closed="free")
+    mean_of_means: bool = later_field(False)
 
+    model: ClassVar[str] = "transformer_big"
+    schedules: ClassVar[tuple[str, ...]] = ("noam", "cosine")
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
 
     @property
@@ -120,7 +123,6 @@ class Config(RunConfig):
 
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
-        one_of(self, "model", ("transformer_big",))
         at_least(self, 1, "vocabulary_size", "packed_length", "layers", "width", "hidden", "heads")
         if self.width % (2 * self.heads):
             raise UserError(
@@ -135,6 +137,7 @@ class Config(RunConfig):
 
     def _validate_decode(self) -> None:
         decode = self.decode
+        one_of(self, "decode.search", SEARCHES)
         if not 1 <= decode.source_length <= self.packed_length:
             raise UserError(
                 f"config.decode.source_length={decode.source_length}: must be 1..{self.packed_length} "

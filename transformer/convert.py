@@ -1,10 +1,10 @@
 """Converts parallel text to the packed TFRecords, vocabulary and evaluation text that the Transformer reads.
 
-    python -m transformer.convert DATA_DIR --train-source a.en b.en --train-target a.de b.de \\
-        --eval-source newstest2014.en --eval-target newstest2014.de --vocabulary FILE
-    python -m transformer.convert DATA_DIR ... --vocabulary-size 8000 --max-length 40 --packed-length 128
+    python -m transformer.convert DATA_DIR --train_source a.en b.en --train_target a.de b.de \\
+        --eval_source newstest2014.en --eval_target newstest2014.de --vocabulary FILE
+    python -m transformer.convert DATA_DIR ... --vocabulary_size 8000 --max_length 40 --packed_length 128
 
-Files may be gzipped. The converter discards pairs with a side longer than --max-length tokens, including EOS, as the
+Files may be gzipped. The converter discards pairs with a side longer than --max_length tokens, including EOS, as the
 benchmark's rules require. Shards get their final names when all are complete and the note of the length limits exists.
 """
 
@@ -71,7 +71,7 @@ def convert(
     """
     held_out = list(evaluation.pairs())
     _prepare(folder, settings)
-    words = _vocabulary(folder / _FILES.vocabulary, train, vocabulary, settings)
+    words = make_vocabulary(folder / _FILES.vocabulary, train, vocabulary, settings)
     dropped = parallel.Dropped()
     if settings.eval_length:
         held_out = parallel.short(
@@ -114,14 +114,20 @@ class _Counter:
 def _prepare(folder: Path, settings: Settings) -> None:
     if settings.shards < 1 or not 2 <= settings.max_length <= settings.packed_length:
         raise UserError(
-            f"--shards {settings.shards}, --max-length {settings.max_length}, --packed-length "
+            f"--shards {settings.shards}, --max_length {settings.max_length}, --packed_length "
             f"{settings.packed_length}: at least one shard, and 2 <= max-length <= packed-length"
         )
     conversion.prepare(folder, _FILES.train_pattern)
 
 
-def _vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Settings) -> Subwords:
-    """Builds the vocabulary at `path` from the training text, or copies it there."""
+def make_vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: Settings) -> Subwords:
+    """Builds the vocabulary at `path` from the training text, or copies it there.
+
+    Raises UserError if the text is bad, or `path` cannot be written.
+
+    Args:
+      vocabulary: as in `convert`, also `path` itself.
+    """
     with conversion.writing(path):
         if isinstance(vocabulary, int):
             path.unlink(missing_ok=True)  # Left by an interrupted conversion; no shards exist.
@@ -172,9 +178,9 @@ def _parser() -> argparse.ArgumentParser:
     conversion.add_text_arguments(parser)
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--vocabulary", type=Path, metavar="FILE", help="subword file to use")
-    either.add_argument("--vocabulary-size", type=int, metavar="N", help="make one of about N subwords")
-    parser.add_argument("--max-length", type=int, default=default.max_length, metavar="N")
-    parser.add_argument("--packed-length", type=int, default=default.packed_length, metavar="N")
+    either.add_argument("--vocabulary_size", type=int, metavar="N", help="make one of about N subwords")
+    parser.add_argument("--max_length", type=int, default=default.max_length, metavar="N")
+    parser.add_argument("--packed_length", type=int, default=default.packed_length, metavar="N")
     conversion.add_work_arguments(parser, default.shards)
     return parser
 

@@ -1,6 +1,7 @@
 """Converts your own parallel text, for `timetotrain data transformer SOURCE TARGET OUT`."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,10 +23,10 @@ from transformer.presets import PRESETS
 PREVIEW = "cpu-multi30k"  # The page reads the records with this preset.
 _FILES = Data()
 _LARGE_VOCABULARY = 32768  # Near the published 33,708.
-# Maximum tokens in a sentence and tokens in a packed row: first the rules' values (docs/sources.md, mlperf 1.4), then
-# cpu-multi30k's values for short text.
-_LENGTHS, _SHORT_LENGTHS = (80, 256), (60, 128)
-_PIECES = 2  # Approximate number of subwords per word.
+# Maximum tokens in a sentence and tokens in a packed row: cpu-multi30k's values for short text, the rules' values
+# (docs/sources.md, mlperf 1.4), and a row's all for long ones. The first that fits _COMMON of a sample is chosen.
+_LENGTHS = ((60, 128), (80, 256), (256, 256))
+_COMMON, _SAMPLE = 0.99, 2000
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
@@ -38,23 +39,24 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
       options: split, vocabulary, lengths.
     """
     with custom_text.prepared(sources, options) as pairs:
-        longest, packed = _LENGTHS if pairs.common * _PIECES > _SHORT_LENGTHS[0] else _SHORT_LENGTHS
-        longest = options.max_length or longest
-        packed = max(packed, longest)
         size = options.vocabulary_size or custom_text.vocabulary_size(pairs.bytes, _LARGE_VOCABULARY)
         if folder_conversion.start(out, "transformer"):
             custom_text.clear(out)
+        cleaning = converter.Settings(drop_bad=True)
+        words = converter.make_vocabulary(out / _FILES.vocabulary, pairs.train, size, cleaning)
+        longest, packed = _lengths(pairs, words)
+        longest = options.max_length or longest
+        packed = max(packed, longest)
         # A split of ours leaves out what the decoder cannot take.
         kept = 0 if options.eval_sources else packed
         settings = converter.Settings(longest, packed, custom_text.shards(pairs), True, options.workers, kept)
-        counts = converter.convert(out, pairs.train, pairs.held, size, settings)
-        words = Subwords(out / _FILES.vocabulary)
+        counts = converter.convert(out, pairs.train, pairs.held, words.path, settings)
         tokens, worst = max((len(words.encode(source)), source) for source, _ in pairs.held.pairs())
         least = custom_text.baseline(pairs, out / _FILES.eval_source, out / _FILES.eval_reference, bleu.t2t)
     if tokens > packed:
         raise UserError(
             f"a sentence to evaluate on has {tokens} subwords, a packed row {packed}: {worst[:60]!r}...; "
-            f"give --max-length={tokens}, or leave it out"
+            f"give --max_length={tokens}, or leave it out"
         )
     fields = {
         "vocabulary_size": counts["vocabulary"],
@@ -71,12 +73,20 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         ["train-*-of-*", *names],
         fields,
         (counts["pairs"], counts["eval"]),
-        custom_text.listed(pairs, counts),
+        custom_text.listed(pairs, counts, longest, options),
         defaults={"decode.source_length": tokens},
         baseline=least,
     )
     facts = [*custom_text.facts(pairs, counts), ("packed rows", f"{counts['packed']} of {packed} tokens")]
     return Conversion(description, (), "pairs", facts)
+
+
+def _lengths(pairs: custom_text.Pairs, words: Subwords) -> tuple[int, int]:
+    """Returns the maximum tokens of a sentence, its end included, and the tokens in a packed row."""
+    step = max(1, pairs.sizes[0] // _SAMPLE)
+    some = itertools.islice(pairs.train.pairs(), 0, None, step)
+    common = np.quantile([max(len(words.encode(side)) for side in pair) for pair in some], _COMMON)
+    return next((lengths for lengths in _LENGTHS if common <= lengths[0]), _LENGTHS[-1])
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:

@@ -19,7 +19,7 @@ RAW_DIR=${RAW_DIR:-$DATA_DIR/raw}
 NEWS_URL=${NEWS_URL:-http://data.statmt.org/wmt17/translation-task}
 CRAWL_URL=${CRAWL_URL:-http://www.statmt.org/wmt13}
 EUROPARL_URL=${EUROPARL_URL:-http://www.statmt.org/wmt13}
-# Detokenised text, as in mlcommons/training retired_benchmarks/transformer/download_data.sh.
+# Detokenized text, as in mlcommons/training retired_benchmarks/transformer/download_data.sh.
 NEWSTEST_URL=${NEWSTEST_URL:-https://raw.githubusercontent.com/tensorflow/models/v1.13.0/official/transformer/test_data}
 VOCABULARY_URL=${VOCABULARY_URL:-https://storage.googleapis.com/tensor2tensor-data}
 
@@ -51,8 +51,8 @@ get "$EUROPARL_URL" "$EUROPARL"
 verify_all
 unpack_corpora news-commentary-v12
 
-exec "$PYTHON" -m transformer.convert "$DATA_DIR" --drop-bad \
-  --train-source "$RAW_DIR"/{news-commentary-v12,commoncrawl,europarl-v7}.de-en.en \
-  --train-target "$RAW_DIR"/{news-commentary-v12,commoncrawl,europarl-v7}.de-en.de \
-  --eval-source "$RAW_DIR/newstest2014.en" --eval-target "$RAW_DIR/newstest2014.de" \
+exec "$PYTHON" -m transformer.convert "$DATA_DIR" --drop_bad \
+  --train_source "$RAW_DIR"/{news-commentary-v12,commoncrawl,europarl-v7}.de-en.en \
+  --train_target "$RAW_DIR"/{news-commentary-v12,commoncrawl,europarl-v7}.de-en.de \
+  --eval_source "$RAW_DIR/newstest2014.en" --eval_target "$RAW_DIR/newstest2014.de" \
   --vocabulary "$RAW_DIR/$VOCABULARY" --shards "${SHARDS:-100}" --workers "${WORKERS:-$(nproc)}"

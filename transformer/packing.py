@@ -51,7 +51,7 @@ def pack(pairs: Iterable[tuple[Tokens, Tokens]], length: int) -> Iterator[Row]:
         if max(map(len, pair)) > length:
             raise UserError(
                 f"pair {number} has {len(pair[0])} and {len(pair[1])} tokens, a packed sequence takes {length}; "
-                "lower --max-length"
+                "lower --max_length"
             )
         row = next((row for row in rows if row.fits(pair, length)), None)
         if row is None:

@@ -13,7 +13,8 @@ from common.config.choices import Rule
 from common.config.clock import Clock
 from common.config.optimizer import Adam, LazyAdam
 from common.config.presets import later_machines, named, published, rule_keys, without_metadata
-from common.config.schema import Communication, Schedule
+from common.config.schedule import Cosine, Noam
+from common.config.schema import Communication
 from transformer.config import Config, Data, Decode
 
 
@@ -39,6 +40,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 # --- Round v0.6: logs have BLEU from 0 to 100; an epoch is 1087 steps of 512 sequences or 271 of 2048.
 _V06_512 = Config(
+    mean_of_means=True,
     source="G6 benchmarks/transformer/{name}/run_and_time.sh",
     ruleset="0.6.0",
     quality_target=25.0,
@@ -48,7 +50,7 @@ _V06_512 = Config(
     train_steps=4 * 1087,
     steps_per_block=1087,
     optimizer=LazyAdam(base_learning_rate=2.0, beta_2=0.98, epsilon=1e-9),
-    schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
+    schedule=Noam(warmup_steps=1000.0, width=1024),
 )
 _V06_2048 = replace(
     _V06_512,
@@ -57,7 +59,7 @@ _V06_2048 = replace(
     train_steps=7 * 271,
     steps_per_block=271,
     optimizer=LazyAdam(base_learning_rate=1.3, beta_1=0.86, beta_2=0.92, epsilon=1e-9),
-    schedule=Schedule(kind="noam", warmup_steps=550.0, width=1024),
+    schedule=Noam(warmup_steps=550.0, width=1024),
 )
 
 # On a pod, Adam takes 45 % of a step ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2). docs/sources.md,
@@ -68,7 +70,7 @@ _V06_PRESETS = {
     "tpu-v3-32": replace(
         _V06_512,
         num_replicas=32,
-        # Only the 32-core run sums gradients in bf16 (docs/sources.md, mlperf 1.4).
+        # In v0.6, only the 32-core run sums gradients in bf16 (docs/sources.md, mlperf 1.4).
         communication=Communication(wire="bf16_sum"),
     ),
     "tpu-v3-128": replace(_V06_512, num_replicas=128),
@@ -78,23 +80,26 @@ _V06_PRESETS = {
     "tpu-v3-2048": replace(_V06_2048, num_replicas=2048, communication=_SHARDED),
 }
 
-# --- Round v0.7: 566,340 packed sequences are 1107 steps of 512, or 277 of 2048.
+# --- Round v0.7: 566,340 packed sequences are 1107 steps of 512, or 277 of 2048. Both frameworks sum gradients in bf16.
 _V07_512 = Config(
+    mean_of_means=True,
     source="G7 lingvo/tasks/mt/params/mlperf.py and results/{name}-TF/transformer",
     ruleset="0.7.0",
     replicas="tpu",
     global_batch_size=512,
     eval_batch_size=3072,
     train_epochs=4.0,
+    communication=Communication(wire="bf16_sum"),
     optimizer=LazyAdam(base_learning_rate=1.875, beta_2=0.98, epsilon=1e-9),
-    schedule=Schedule(kind="noam", warmup_steps=1107.0, width=1024),
+    schedule=Noam(warmup_steps=1107.0, width=1024),
+    decode=Decode(search="lingvo", alpha=0.5),
 )
 _V07_2048 = replace(
     _V07_512,
     global_batch_size=2048,
     eval_batch_size=4096,
     train_epochs=7.0,
-    schedule=Schedule(kind="noam", warmup_steps=831.0, width=1024),
+    schedule=Noam(warmup_steps=831.0, width=1024),
 )
 
 # 81,920 tokens are 320 sequences of 256. The schedule's constant is peak * sqrt(warmup * 1024). Each script limits
@@ -114,7 +119,7 @@ _V100_8 = Config(
     eval_batch_size=512,
     train_epochs=6.0,
     optimizer=Adam(base_learning_rate=1.9e-3 * math.sqrt(750 * 1024), beta_2=0.98, epsilon=1e-9),
-    schedule=Schedule(kind="noam", warmup_steps=750.0, width=1024),
+    schedule=Noam(warmup_steps=750.0, width=1024),
 )
 
 # 737,280 tokens are 2880 sequences.
@@ -127,7 +132,7 @@ _V100_2880 = replace(
     optimizer=Adam(
         base_learning_rate=1.732e-3 * math.sqrt(400 * 1024), beta_1=0.86, beta_2=0.92, epsilon=1e-9
     ),
-    schedule=Schedule(kind="noam", warmup_steps=400.0, width=1024),
+    schedule=Noam(warmup_steps=400.0, width=1024),
 )
 
 _V07_PRESETS = {
@@ -151,7 +156,8 @@ _V07_PRESETS = {
         hardware="tpu-v3-8192",
         source="G7 results/tpu-v3-8192-JAX/transformer",
         num_replicas=2048,
-        communication=_SHARDED,
+        communication=replace(_SHARDED, wire="bf16_sum"),
+        decode=Decode(),
         # The log says 256, so only the packed length limited the pairs.
         max_sequence_length=256,
         optimizer=Adam(
@@ -161,7 +167,7 @@ _V07_PRESETS = {
             epsilon=1e-9,
             corrected_epsilon=True,
         ),
-        schedule=Schedule(kind="noam", warmup_steps=664.0, width=1024),
+        schedule=Noam(warmup_steps=664.0, width=1024),
     ),
     "v100-8": _V100_8,
     "dgx-1": replace(
@@ -179,7 +185,7 @@ _V07_PRESETS = {
         max_sequence_length=80,
         accumulation_steps=2,
         optimizer=Adam(base_learning_rate=1.976e-3 * math.sqrt(1000 * 1024), beta_2=0.98, epsilon=1e-9),
-        schedule=Schedule(kind="noam", warmup_steps=1000.0, width=1024),
+        schedule=Noam(warmup_steps=1000.0, width=1024),
     ),
     "dgx-2h-10": replace(
         _V100_2880,
@@ -223,7 +229,7 @@ _CPU_PRESETS = {
         vocabulary_size=396,
         width=64,
         optimizer=LazyAdam(base_learning_rate=1.0, beta_2=0.98, epsilon=1e-9),
-        schedule=Schedule(kind="noam", warmup_steps=100.0, width=64),
+        schedule=Noam(warmup_steps=100.0, width=64),
         decode=Decode(source_length=40, extra_length=10),
     ),
     # Takes most of an hour: photograph captions, English to German (README.md).
@@ -245,7 +251,7 @@ _CPU_PRESETS = {
         residual_dropout=0.3,
         # Cosine, because a run of 45 minutes ends long before an inverse square root lowers the rate enough.
         optimizer=LazyAdam(base_learning_rate=0.004, beta_2=0.98, epsilon=1e-9),
-        schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
+        schedule=Cosine(warmup_epochs=5.0, end_learning_rate=0.0),
         decode=Decode(source_length=50, extra_length=10),
     ),
 }
@@ -261,7 +267,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Estimates the memory per packed sequence, in bytes (lab/bench/batch_memory.py: cpu-multi30k).
+    """Estimates the memory per packed sequence, in bytes (measured with cpu-multi30k).
 
     Logits and activations grow with the length, attention weights with its square.
     """

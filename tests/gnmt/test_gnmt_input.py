@@ -55,6 +55,20 @@ def epoch(config, folder, shard=ALONE, batch_size=16, start=0, epochs=1):
     return list(itertools.islice(stream, count))
 
 
+def test_a_target_s_length_counts_its_beginning():
+    """The decoder starts with BOS, which a target's record lacks and a source's has."""
+    config = dataclasses.replace(PRESETS["cpu-tiny"], max_sequence_length=4)
+    sizes = {"source": np.array([4, 2, 5]), "target": np.array([3, 4, 1])}
+    arrays = {f"{name}_sizes": of for name, of in sizes.items()}
+    arrays |= {name: np.ones(of.sum(), int) for name, of in sizes.items()}
+    assert corpus._kept(config, arrays).number.tolist() == [0]
+
+
+def test_bleu_ignores_case_and_splits_all_punctuation():
+    found = Task(PRESETS["cpu-tiny"], None).bleu(["Ab b c d «e»"], ["ab B C D « e »"])
+    assert found == pytest.approx(100)
+
+
 def test_an_epoch_holds_every_pair_once_as_it_was_written(data):
     folder, config = data
     words = pipeline.encoding(config, folder)
@@ -282,17 +296,17 @@ def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, held, cap
     train = texts(tmp_path, "t", SOURCE + long, TARGET + b"y\n\xff\nkatze\nes\nes\n")
     assert run(tmp_path, train, held) == 2
     assert "t.src: line 61 is empty" in capsys.readouterr().err
-    assert run(tmp_path, train, held, "--drop-bad") == 0
+    assert run(tmp_path, train, held, "--drop_bad") == 0
     out = capsys.readouterr().out
     assert "pairs 60" in out and "empty 1, too_long 3, not_utf8 1" in out
 
 
 def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
     train, bad = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"a\n\n", b"b\nc\n")
-    assert run(tmp_path, train, bad, "--drop-bad") == 2
+    assert run(tmp_path, train, bad, "--drop_bad") == 2
     assert "e.src: line 2 is empty" in capsys.readouterr().err
     bad = texts(tmp_path, "e", b"a\nb\n", b"b\n")
-    assert run(tmp_path, train, bad, "--drop-bad") == 2
+    assert run(tmp_path, train, bad, "--drop_bad") == 2
     assert "e.ref ends after line 1" in capsys.readouterr().err
 
 

@@ -18,6 +18,7 @@ from common.train.describe import describe
 from gnmt import attention, model
 from gnmt.config import Config
 from gnmt.task import Task, smoothed_cross_entropy
+from tests import faulty
 from tests.gnmt.small import PLAIN, SMALL, VOCABULARY, batch, build, tensors
 from tests.gnmt.transcription import Transcription
 
@@ -304,7 +305,7 @@ def test_describe_counts_products():
     told = describe(Task(SMALL, None), [])
     n, v, length = SMALL.width, VOCABULARY, SMALL.max_sequence_length
     encoder, decoder = 4 * 8 * n * n + 12 * n * n, 8 * n * n + 3 * 12 * n * n
-    attention = 2 * n * n + 2 * length * n
+    attention = 2 * n * n + length * n
     assert told["forward_macs_per_example"] == length * (encoder + decoder + attention + n * v)
     assert told["parameters"] == parameters(SMALL)
 
@@ -345,9 +346,10 @@ def test_dropout_acts_in_training_only_and_is_drawn_anew_but_repeatable(wiring):
 
 
 @pytest.mark.parametrize("fault", ["attend", "shift_targets"])
-def test_deliberate_faults_have_their_effect(fault):
+def test_deliberate_faults_have_their_effect(fault, monkeypatch):
     data = batch()
-    network = build(configs.override(PLAIN, fault, "false"))
+    faulty.inject("gnmt", fault, monkeypatch.setattr)
+    network = build(PLAIN)
     logits = network(tensors(data)).numpy()
     if fault == "attend":
         data["source"][:, 0] = 7

@@ -40,17 +40,7 @@ def test_v100_is_the_reference_s_network_and_decay() -> None:
 def test_every_row_has_the_benchmark_s_constants(name: str) -> None:
     """The constants of docs/sources.md, mlperf 1.5; buckets have equal width."""
     config = PRESETS[name]
-    optimizer = config.optimizer
-    assert (optimizer.name, optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (
-        "adam",
-        0.9,
-        0.999,
-        1e-8,
-    )
     assert (config.label_smoothing, config.dropout) == (0.1, 0.2)
-    # Google's code clips each replica's gradient (G6 nmt/model.py), the reference and NVIDIA's the sum.
-    clips = (optimizer.clip_replica_norm, optimizer.clip_norm)
-    assert clips == ((5.0, 0.0) if config.wiring == "google" else (0.0, 5.0))
     assert config.bias_scale == (0.0 if config.wiring == "google" else 0.1)
     assert (config.decode.beam_size, config.decode.alpha, config.decode.coverage) == (5, 0.6, 0.1)
     # Five buckets of one width (docs/sources.md, mlperf 1.5).
@@ -89,10 +79,3 @@ def test_a_warmup_in_epochs_is_logged_in_steps() -> None:
     schedule = dataclasses.replace(PRESETS["tpu-v4-512"].schedule, warmup_steps=0.0, warmup_epochs=2.0)
     config = dataclasses.replace(PRESETS["tpu-v4-512"], schedule=schedule)
     assert header(config)["opt_learning_rate_warmup_steps"] == 840
-
-
-def test_google_s_rows_of_v07_let_the_all_reduce_add_in_bf16() -> None:
-    """G7 `use_bf16_gradients_ar`; v0.6 sums in fp32."""
-    tpus = [config for name, config in PRESETS.items() if name.startswith("tpu-")]
-    wires = {(config.ruleset, config.communication.wire) for config in tpus}
-    assert wires == {("0.6.0", "full"), ("0.7.0", "bf16_sum")}

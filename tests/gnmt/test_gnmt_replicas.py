@@ -6,7 +6,7 @@ import pytest
 
 from common.distributed import replicas
 from common.layers import scan
-from common.train.loop import Loop
+from common.train.programs import Programs
 from gnmt import tiny
 from gnmt.config import Decode
 from gnmt.presets import PRESETS
@@ -48,7 +48,7 @@ def make(tmp_path_factory):
 
     def make(**changes):
         task = scoring_here(Task)(dataclasses.replace(base, **changes), folder)
-        return Loop(task, replicas.make(task.config))
+        return Programs(task, replicas.make(task.config))
 
     # Loops trace faster than unrolled steps.
     with pytest.MonkeyPatch.context() as patch:
@@ -65,7 +65,7 @@ def test_two_replicas_equal_one_and_compile_nothing_on_the_clock(make, alone):
     """Dropout is on."""
     loop = make(replicas="mirrored", num_replicas=2)
     both = loops.train_compiled(loop)
-    assert loop._block._block.experimental_get_tracing_count() == 1
+    assert loop.block._block.experimental_get_tracing_count() == 1
     assert len(set(both[0])) == 4
     loops.assert_alike(both, alone, 1e-8, 1e-6, 1e-9)
     assert both[2] == alone[2] and len(both[2]) == 5

@@ -12,8 +12,9 @@ from common.errors import UserError
 from common.layers.batch_norm import span_layers
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
-from common.train.describe import forward_macs, parameters
-from resnet import model
+from common.train.describe import parameters
+from common.train.multiply_adds import forward_macs
+from resnet import alexnet
 from resnet.config import Config
 
 FULL = Config(
@@ -24,7 +25,7 @@ TINY = dataclasses.replace(FULL, image_size=67, width=8, num_classes=10, global_
 
 def test_full_size():
     """The network of train_val2.prototxt at 227 px: feature maps, 60.97 M parameters, 724 M multiply-adds."""
-    network = model.build(FULL, Single(), precision("fp32"))
+    network = alexnet.build(FULL, Single(), precision("fp32"))
     assert parameters(network) == 60_965_224
     assert round(forward_macs(network) / 1e6) == 724
     shapes = [
@@ -44,7 +45,7 @@ def test_full_size():
 
 @pytest.mark.parametrize("name", ["fp32", "bf16", "fp64"])
 def test_a_step(name):
-    network = model.build(TINY, Single(), precision(name))
+    network = alexnet.build(TINY, Single(), precision(name))
     images = tf.random.stateless_normal([4, 67, 67, 3], [1, 2])
     with tf.GradientTape() as tape:
         logits = network(images, training=True)

@@ -25,14 +25,14 @@ VALIDATION = [SYNSETS[i % 3] for i in range(10)]
 
 
 def picture(seed: int, mode: str = "RGB", kind: str = "JPEG") -> bytes:
-    colours = np.random.default_rng(seed).integers(0, 256, [4, 4, 3], np.uint8)
+    colors = np.random.default_rng(seed).integers(0, 256, [4, 4, 3], np.uint8)
     encoded = io.BytesIO()
-    Image.fromarray(colours).resize((24, 20)).convert(mode).save(encoded, kind)
+    Image.fromarray(colors).resize((24, 20)).convert(mode).save(encoded, kind)
     return encoded.getvalue()
 
 
 def train_pictures() -> dict[str, dict[str, bytes]]:
-    """{class: {name: picture}}; one CMYK, one PNG under a JPEG name, one greyscale, as ImageNet has all three."""
+    """{class: {name: picture}}; one CMYK, one PNG under a JPEG name, one grayscale, as ImageNet has all three."""
     kinds = {0: ("CMYK", "JPEG"), 1: ("RGB", "PNG"), 2: ("L", "JPEG")}
     numbers = itertools.count()
     return {
@@ -72,9 +72,9 @@ def arguments(sources, data_dir, *more):
         str(data_dir),
         f"--train={sources / 'ILSVRC2012_img_train.tar'}",
         f"--validation={sources / 'ILSVRC2012_img_val.tar'}",
-        f"--validation-labels={sources / 'imagenet_2012_validation_synset_labels.txt'}",
-        "--train-shards=4",
-        "--validation-shards=2",
+        f"--validation_labels={sources / 'imagenet_2012_validation_synset_labels.txt'}",
+        "--train_shards=4",
+        "--validation_shards=2",
         *more,
     ]
 
@@ -106,11 +106,11 @@ def check(data_dir, pictures):
         original = pictures[features["synset"]][name]
         with Image.open(io.BytesIO(features["encoded"])) as image:
             assert image.format == "JPEG" and image.mode in ("RGB", "L")
-            colours = np.asarray(image.convert("RGB"), float)
+            colors = np.asarray(image.convert("RGB"), float)
         with Image.open(io.BytesIO(original)) as image:
             if image.format == "JPEG" and image.mode != "CMYK":
                 assert features["encoded"] == original
-            assert abs(colours - np.asarray(image.convert("RGB"), float)).mean() < 4
+            assert abs(colors - np.asarray(image.convert("RGB"), float)).mean() < 4
     return validation
 
 
@@ -138,7 +138,7 @@ def test_class_folders_give_the_same_records_as_tar_files(sources, tmp_path):
         (folder / f"ILSVRC2012_val_{i + 1:08d}.JPEG").write_bytes(picture(100 + i))
     folders, tars = tmp_path / "folders", tmp_path / "tars"
     photos = [f"--train={tmp_path / 'photos/train'}", f"--validation={tmp_path / 'photos/val'}"]
-    assert convert.main([str(folders), *photos, "--train-shards=4", "--validation-shards=2"]) == 0
+    assert convert.main([str(folders), *photos, "--train_shards=4", "--validation_shards=2"]) == 0
     assert convert.main(arguments(sources, tars)) == 0
     for pattern in ("train-*", "validation-*"):
         assert read(folders, pattern) == read(tars, pattern)
@@ -158,7 +158,7 @@ def test_hold_out_is_a_stable_part_of_the_training_images(sources, tmp_path):
     assert 500 < len(out) < 700
     assert images.hold_out(items[1000:], 0.2)[1] == [item for item in out if item in set(items[1000:])]
     train = sources / "ILSVRC2012_img_train.tar"
-    options = ["--hold-out=0.3", "--train-shards=2", "--validation-shards=1"]
+    options = ["--hold_out=0.3", "--train_shards=2", "--validation_shards=1"]
     assert convert.main([str(tmp_path), f"--train={train}", *options]) == 0
     names = [set(read(tmp_path, pattern)) for pattern in ("train-*", "validation-*")]
     assert not names[0] & names[1] and len(names[0] | names[1]) == 3 * PER_CLASS
@@ -194,7 +194,7 @@ def fails(capsys, *argv):
 
 def test_another_conversion_in_the_folder_is_refused(sources, tmp_path, capsys):
     assert convert.main(arguments(sources, tmp_path)) == 0
-    other = [*arguments(sources, tmp_path)[:-2], "--train-shards=3", "--validation-shards=2"]
+    other = [*arguments(sources, tmp_path)[:-2], "--train_shards=3", "--validation_shards=2"]
     assert "of another conversion" in fails(capsys, *other)
 
 
@@ -203,26 +203,26 @@ def test_bad_sources_are_one_line(sources, tmp_path, capsys):
     labels = sources / "imagenet_2012_validation_synset_labels.txt"
     validation = sources / "ILSVRC2012_img_val.tar"
     assert "give either" in fails(capsys, out, "--train", train)
-    assert "not there" in fails(capsys, out, "--train", tmp_path / "none.tar", "--hold-out", 0.1)
-    assert "no images" in fails(capsys, out, "--train", tmp_path, "--hold-out", 0.1)
-    assert "must lie between" in fails(capsys, out, "--train", train, "--hold-out", 2)
-    assert "--train-shards" in fails(capsys, out, "--train", train, "--hold-out", 0.3, "--train-shards", 0)
-    assert "--validation-labels" in fails(capsys, out, "--train", train, "--validation", validation)
+    assert "not there" in fails(capsys, out, "--train", tmp_path / "none.tar", "--hold_out", 0.1)
+    assert "no images" in fails(capsys, out, "--train", tmp_path, "--hold_out", 0.1)
+    assert "must lie between" in fails(capsys, out, "--train", train, "--hold_out", 2)
+    assert "--train_shards" in fails(capsys, out, "--train", train, "--hold_out", 0.3, "--train_shards", 0)
+    assert "--validation_labels" in fails(capsys, out, "--train", train, "--validation", validation)
     short = tmp_path / "labels.txt"
     short.write_text("n01\n")
     numbers = tmp_path / "ground_truth.txt"
     numbers.write_text("n01\n490\n" * 5)
-    both = (out, "--train", train, "--validation", validation, "--validation-labels")
+    both = (out, "--train", train, "--validation", validation, "--validation_labels")
     assert "1 labels for 10 images" in fails(capsys, *both, short)
     short.write_text(labels.read_text().replace("n03", "n09"))
     line = 1 + labels.read_text().split().index("n03")
     assert f"{short}:{line}: 'n09' is none of the 3 classes of --train" in fails(capsys, *both, short)
     assert f"{numbers}:2: '490' is none of the 3 classes" in fails(capsys, *both, numbers)
     short.write_bytes(b"n01\n\xe9\n")
-    assert f"{short}: line 2: not UTF-8; give --validation-labels another file" in fails(capsys, *both, short)
+    assert f"{short}: line 2: not UTF-8; give --validation_labels another file" in fails(capsys, *both, short)
     cut = tmp_path / "cut.tar"
     cut.write_bytes(train.read_bytes()[: train.stat().st_size // 2])
-    assert "download it again" in fails(capsys, out, "--train", cut, "--hold-out", 0.1)
+    assert "download it again" in fails(capsys, out, "--train", cut, "--hold_out", 0.1)
     assert not out.exists()
 
 
@@ -231,11 +231,11 @@ def test_a_file_that_is_no_picture_is_named(tmp_path, capsys):
     folder.mkdir(parents=True)
     (folder / "bad.jpg").write_bytes(b"nothing")
     (folder / "good.jpg").write_bytes(picture(0))
-    options = ("--train-shards", 1, "--validation-shards", 1)
+    options = ("--train_shards", 1, "--validation_shards", 1)
     (tmp_path / "val" / "n01").mkdir(parents=True)
     (tmp_path / "val" / "n01" / "a.jpg").write_bytes(picture(1))
     argv = (tmp_path / "out", "--train", tmp_path / "photos", "--validation", tmp_path / "val", *options)
-    assert "bad.jpg is no picture" in fails(capsys, *argv).replace("\r", "")
+    assert "bad.jpg is not a picture" in fails(capsys, *argv).replace("\r", "")
     assert not list((tmp_path / "out").glob("train-*"))
 
 
@@ -245,7 +245,7 @@ def test_a_link_to_nothing_is_left_out_and_a_file_that_cannot_be_read_is_named(t
         (tmp_path / split / "n01" / "good.jpg").write_bytes(picture(0))
     (tmp_path / "photos" / "n01" / "lost.jpg").symlink_to(tmp_path / "nowhere.jpg")
     argv = (tmp_path / "out", "--train", tmp_path / "photos", "--validation", tmp_path / "val")
-    shards = ("--train-shards", 1, "--validation-shards", 1)
+    shards = ("--train_shards", 1, "--validation_shards", 1)
     assert [item.name for item in images._in_folders(tmp_path / "photos")] == ["good.jpg"]
 
     def refuse(item):
@@ -256,7 +256,7 @@ def test_a_link_to_nothing_is_left_out_and_a_file_that_cannot_be_read_is_named(t
 
 
 def test_wrong_checksum_is_refused(sources, tmp_path, capsys):
-    message = fails(capsys, *arguments(sources, tmp_path / "out", "--train-md5=" + "0" * 32))
+    message = fails(capsys, *arguments(sources, tmp_path / "out", "--train_md5=" + "0" * 32))
     assert "MD5 is" in message and "download it again" in message
 
 

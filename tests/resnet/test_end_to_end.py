@@ -12,7 +12,7 @@ from tests.benchmarks import (
     ROOT,
     assert_reaches_its_target,
     log_name,
-    missed,
+    missed_with,
     missing,
     runner,
     untimed_misses,
@@ -67,7 +67,7 @@ def test_equal_seeds_give_equal_logs(data_dir: pathlib.Path, tmp_path: pathlib.P
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("fault", ["residual=false", "freeze_batch_norm=true"])
+@pytest.mark.parametrize("fault", ["residual", "freeze_batch_norm"])
 def test_a_broken_model_misses_the_target(data_dir: pathlib.Path, tmp_path: pathlib.Path, fault: str) -> None:
-    accuracies = missed(run, LOG, data_dir, tmp_path, f"--config.{fault}")
+    accuracies = missed_with("resnet", fault, data_dir, tmp_path)
     assert len(accuracies) == 6 and max(accuracies) < 0.5

@@ -215,10 +215,10 @@ def test_pictures_of_every_kind_become_rgb(tmp_path, mode, kind):
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.bfloat16])
-def test_normalise(dtype):
+def test_normalize(dtype):
     image = tf.constant(np.random.default_rng(0).integers(0, 256, [2, 4, 6, 3]), tf.uint8)
     mean, deviation = np.array(images.MEAN_RGB), np.array(images.STDDEV_RGB)
-    result = resnet_input.normalise(image, dtype)
+    result = resnet_input.normalize(image, dtype)
     assert result.dtype == dtype and result.shape == image.shape
     tolerance = {tf.float64: 1e-12, tf.float32: 1e-5, tf.bfloat16: 1e-2}[dtype]
     np.testing.assert_allclose(
@@ -226,11 +226,11 @@ def test_normalise(dtype):
     )
 
 
-def test_normalise_after_space_to_depth_repeats_the_three_values():
+def test_normalize_after_space_to_depth_repeats_the_three_values():
     """The mistake in docs/sources.md, mlperf 0.2, is a constant of shape [12] filled with the last value."""
     image = tf.constant(np.random.default_rng(0).integers(0, 256, [2, 4, 6, 3]), tf.float32)
-    first = tf.nn.space_to_depth(resnet_input.normalise(image), 2)
-    np.testing.assert_allclose(resnet_input.normalise(tf.nn.space_to_depth(image, 2)), first, 1e-6, 1e-6)
+    first = tf.nn.space_to_depth(resnet_input.normalize(image), 2)
+    np.testing.assert_allclose(resnet_input.normalize(tf.nn.space_to_depth(image, 2)), first, 1e-6, 1e-6)
 
 
 def broken(data_dir, tmp_path, change):
@@ -261,10 +261,10 @@ def test_label_out_of_range_names_file_and_record(data_dir, tmp_path, label):
 @pytest.mark.parametrize(
     ("record", "complaint"),
     [
-        (tfrecords.example({"image/class/label": 1}), "image/encoded is no JPEG or PNG image"),
+        (tfrecords.example({"image/class/label": 1}), "image/encoded is not a JPEG or PNG image"),
         (
             tfrecords.example({"image/encoded": b"\xff\xd8\xff?", "image/class/label": 1}),
-            "is no JPEG or PNG image",
+            "is not a JPEG or PNG image",
         ),
         (tfrecords.example({"image/encoded": picture(0, (40, 40))}), "image/class/label is -1"),
         (b"no example", "not a tf.train.Example"),
@@ -295,7 +295,7 @@ def test_wrong_data_path_names_the_fix(tmp_path, make):
             make(config(), folder, Shard(), 4)
 
 
-def is_grey(path):
+def is_gray(path):
     pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
     return (pixels.max(-1) == pixels.min(-1)).all()
 
@@ -308,19 +308,19 @@ def as_one_channel(path):
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
-    """(folder of TFRecords, number of greyscale photographs, number of all); the greyscale ones come first.
+    """(folder of TFRecords, number of grayscale photographs, number of all); the grayscale ones come first.
 
-    The archive stores the greyscale ones with three channels, ImageNet with one: here they have one.
+    The archive stores the grayscale ones with three channels, ImageNet with one: here they have one.
     """
     try:
         folder = unpack("imagenet1000_256")
     except UserError as error:
         pytest.skip(str(error))
     paths = sorted(folder.glob("*.JPEG"))
-    grey = [path for path in paths if is_grey(path)]
-    assert len(grey) >= 23
+    gray = [path for path in paths if is_gray(path)]
+    assert len(gray) >= 23
     target = tmp_path_factory.mktemp("photographs")
-    pictures = [as_one_channel(path) for path in grey] + [path.read_bytes() for path in paths[::20]]
+    pictures = [as_one_channel(path) for path in gray] + [path.read_bytes() for path in paths[::20]]
     for split in ("train", "validation"):
         serialized = [
             tfrecords.example({"image/encoded": encoded, "image/class/label": i + 1})
@@ -328,7 +328,7 @@ def photographs(tmp_path_factory):
         ]
         for i in range(3):
             tfrecords.write(target / tfrecords.shard_name(split, i, 3), serialized[i::3])
-    return target, len(grey), len(pictures)
+    return target, len(gray), len(pictures)
 
 
 def test_real_photographs_equal_with_every_cache(photographs):
@@ -339,11 +339,11 @@ def test_real_photographs_equal_with_every_cache(photographs):
         assert same(whole, train(folder, 2 * total // 16, config(cache, **settings), batch=16))
 
 
-def test_greyscale_photographs_have_three_equal_channels(photographs):
-    folder, grey, _ = photographs
+def test_grayscale_photographs_have_three_equal_channels(photographs):
+    folder, gray, _ = photographs
     for make in (resnet_input.eval_input, resnet_input.train_input):
         dataset = make(one_batch_a_step(config(image_size=224, num_classes=1000), 16), folder, ALL, 16)
         for batch in dataset.take(6).as_numpy_iterator():
             image, label = batch["image"].astype(int), batch["label"]
             spread = (image.max(-1) - image.min(-1)).max((1, 2))
-            assert (spread[label < grey] == 0).all()
+            assert (spread[label < gray] == 0).all()

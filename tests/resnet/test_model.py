@@ -14,9 +14,11 @@ from common.layers.batch_norm import span_layers
 from common.layers.convolution import GroupedConv2D, PaddedConv2D, SpaceToDepthStem
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
-from common.train.describe import forward_macs, parameters
+from common.train.describe import parameters
+from common.train.multiply_adds import forward_macs
 from resnet import model
 from resnet.config import Config
+from tests import faulty
 from tests.common.layers.small_layers import value_and_gradients
 
 TINY = Config(image_size=32, num_classes=10, width=8, global_batch_size=4, replicas="single")
@@ -81,7 +83,7 @@ def test_logits_are_in_full_precision(name, dtype):
 
 
 @pytest.mark.parametrize("name, deviation", [("truncated_fan_in", 1.0), ("he_normal", 2.0)])
-def test_initialisers(name, deviation):
+def test_initializers(name, deviation):
     network = _build(kernel_initializer=name, width=16)
     for layer in network.layers:
         if isinstance(layer, PaddedConv2D) and layer.kernel.shape.num_elements() > 10_000:
@@ -166,18 +168,20 @@ def test_space_to_depth_needs_even_images():
         _build(space_to_depth=True, image_size=33)
 
 
-def test_without_residuals_there_are_no_shortcuts():
-    faulty = _build(residual=False)
-    assert not any(isinstance(layer, tf_keras.layers.Add) for layer in faulty.layers)
-    assert sum(isinstance(layer, PaddedConv2D) for layer in faulty.layers) == 49
+def test_without_residuals_there_are_no_shortcuts(monkeypatch):
+    faulty.inject("resnet", "residual", monkeypatch.setattr)
+    layers = _build().layers
+    assert not any(isinstance(layer, tf_keras.layers.Add) for layer in layers)
+    assert sum(isinstance(layer, PaddedConv2D) for layer in layers) == 49
 
 
-def test_frozen_batch_norm_keeps_its_initial_values():
-    faulty = _build(freeze_batch_norm=True)
-    before = [[v.numpy() for v in layer.variables] for layer in span_layers(faulty)]
-    _step(faulty, tf.random.stateless_normal([4, 32, 32, 3], [7, 8]))
-    assert "norm" not in kind_of(faulty).values()
-    for layer, values in zip(span_layers(faulty), before):
+def test_frozen_batch_norm_keeps_its_initial_values(monkeypatch):
+    faulty.inject("resnet", "freeze_batch_norm", monkeypatch.setattr)
+    frozen = _build()
+    before = [[v.numpy() for v in layer.variables] for layer in span_layers(frozen)]
+    _step(frozen, tf.random.stateless_normal([4, 32, 32, 3], [7, 8]))
+    assert "norm" not in kind_of(frozen).values()
+    for layer, values in zip(span_layers(frozen), before):
         assert all(np.array_equal(v, old) for v, old in zip(layer.variables, values))
 
 
@@ -195,4 +199,4 @@ def test_grouped_convolution_equals_the_stock_layer():
 @pytest.mark.parametrize("field, value", [("model", "vgg"), ("kernel_initializer", "zeros")])
 def test_unknown_names(field, value):
     with pytest.raises(UserError, match=f"config.{field}='{value}'"):
-        _build(**{field: value})
+        dataclasses.replace(TINY, **{field: value}).validate()

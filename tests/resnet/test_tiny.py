@@ -99,16 +99,16 @@ def test_neither_shape_nor_texture_alone_names_the_class():
 
 
 def nearest(train, train_labels, test, test_labels):
-    """Accuracy of a nearest-neighbour classifier."""
+    """Accuracy of a nearest-neighbor classifier."""
     distances = (train**2).sum(1) - 2 * test @ train.T
     return (train_labels[distances.argmin(1)] == test_labels).mean()
 
 
-def test_neither_colour_nor_pixels_name_the_class():
+def test_neither_color_nor_pixels_name_the_class():
     train, train_labels = tiny.draw(tiny.TINY, "train", 0, 1000)
     test, test_labels = tiny.draw(tiny.TINY, "validation", 0, 300)
 
-    def colours(images):
+    def colors(images):
         return (
             np.stack([f(images, (1, 2)) for f in (np.mean, np.std)], -1)
             .reshape(len(images), -1)
@@ -120,7 +120,7 @@ def test_neither_colour_nor_pixels_name_the_class():
         small = images.reshape(len(images), cells, 4, cells, 4, 3).mean((2, 4)).reshape(len(images), -1)
         return small - small.mean(1, keepdims=True)
 
-    for view in (colours, pixels):
+    for view in (colors, pixels):
         # Chance is 1/12; the bound is half of the network's target.
         assert nearest(view(train), train_labels, view(test), test_labels) < 0.759 / 2
 

@@ -202,7 +202,7 @@ def test_some_names_of_the_evaluation_are_unknown():
     assert len(names[1] - names[0]) > len(names[1]) / 6
 
 
-def run(folder, train, evaluation, *more, vocabulary=("--vocabulary-size", "40")):
+def run(folder, train, evaluation, *more, vocabulary=("--vocabulary_size", "40")):
     return convert.main(conversion_flags(folder / "out", train, evaluation, *vocabulary, *more))
 
 
@@ -212,7 +212,7 @@ TARGET = b"".join(b"sass nummer %d katze\n" % i for i in range(60))
 
 def test_converting_any_parallel_text(tmp_path, capsys):
     train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
-    assert run(tmp_path, train, held, "--packed-length", "64", "--max-length", "30") == 0
+    assert run(tmp_path, train, held, "--packed_length", "64", "--max_length", "30") == 0
     out = capsys.readouterr().out
     packed = sum(tfrecords.count(p) for p in (tmp_path / "out").glob("train-*"))
     assert f"--config.num_train_examples={packed} --config.num_eval_examples=1" in out and "pairs 60" in out
@@ -237,7 +237,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_shard(tmp_path, capsys, monkeypat
     """Whichever file does not fit, no file remains that a later conversion or run would read as complete."""
     train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
     vocabulary = subwords.build(tmp_path / "given", train, 40).path
-    asked = ["--vocabulary", str(vocabulary)] if lost == "copied vocabulary" else ["--vocabulary-size", "40"]
+    asked = ["--vocabulary", str(vocabulary)] if lost == "copied vocabulary" else ["--vocabulary_size", "40"]
     before, out = pathlib.Path.write_text, tmp_path / "out"
 
     def write_text(path, text, **named):
@@ -275,7 +275,7 @@ def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
 
 def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
     train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"a\n\n", b"b\nc\n")
-    assert run(tmp_path, train, held, "--drop-bad") == 2
+    assert run(tmp_path, train, held, "--drop_bad") == 2
     assert "e.src: line 2 is empty" in capsys.readouterr().err
 
 
@@ -284,7 +284,7 @@ def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, capsys):
     held = texts(tmp_path, "e", b"the cat\n", b"katze\n")
     assert run(tmp_path, train, held) == 2
     assert "t.src: line 61 is empty" in capsys.readouterr().err
-    assert run(tmp_path, train, held, "--drop-bad") == 0
+    assert run(tmp_path, train, held, "--drop_bad") == 0
     out = capsys.readouterr().out
     assert "pairs 60" in out and "empty 1, too_long 1, not_utf8 1" in out
 

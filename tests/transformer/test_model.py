@@ -10,8 +10,11 @@ import tf_keras
 from common.config import overrides as configs
 from common.distributed.replicas.single import Single
 from common.errors import UserError
+from common.layers import attention
+from common.layers.layer_norm import LayerNormalization
 from common.layers.variable_kinds import kind_of
 from common.train.describe import describe
+from tests import faulty
 from tests.transformer.small import PACKED, PLAIN, SMALL, VOCABULARY, build, packed, pairs
 from transformer import layers, model
 from transformer.config import Config, Decode
@@ -41,7 +44,7 @@ def test_a_token_sees_no_later_one_and_no_other_sentence():
     assert changed.max() == 0
 
 
-def attention(query, key, value, allowed, scale, dropout, seed):
+def formula(query, key, value, allowed, scale, dropout, seed):
     """The formula of `fused_attention`, without dropout."""
     scores = tf.einsum("bqhs,bmhs->bhqm", query, key) * scale
     weights = tf.nn.softmax(tf.where(allowed, scores, tf.constant(-1e9, scores.dtype)))
@@ -51,14 +54,18 @@ def attention(query, key, value, allowed, scale, dropout, seed):
 @pytest.mark.parametrize("form", ["cpu", "gpu", "gpu, fused"])
 def test_a_compiled_step_equals_the_plain_one(monkeypatch, form):
     """Loss and gradients are the same under XLA, for a GPU too, in float64, with dropout."""
-    actual, fused = [], form == "gpu, fused"
-    monkeypatch.setattr(layers, "fused_attention", attention)
+    actual, chosen, choice = [], [], attention.chosen
+
+    def choose(*arguments, **_):
+        chosen.append("fused" if compiled and form == "gpu, fused" else choice(*arguments, fusable=False))
+        return chosen[-1]
+
+    monkeypatch.setattr(attention, "chosen", choose)
+    monkeypatch.setattr(attention, "fused_attention", formula)
     monkeypatch.setattr(Single, "platform", "NVIDIA H200" if "gpu" in form else "")
     for compiled in (True, False):
-        network = build(dataclasses.replace(SMALL, attention_dropout=0.0) if fused else SMALL)
-        for layer in network.submodules:
-            if isinstance(layer, layers.Attention):
-                layer.in_one_kernel = fused
+        network = build(dataclasses.replace(SMALL, attention_dropout=0.0) if "fused" in form else SMALL)
+        chosen.clear()
         batch = packed(pairs())
 
         def step(network=network, batch=batch):
@@ -67,9 +74,9 @@ def test_a_compiled_step_equals_the_plain_one(monkeypatch, form):
             return loss, *tape.gradient(loss, network.trainable_variables)
 
         function = tf.function(step, jit_compile=compiled, autograph=False)
-        graph = function.get_concrete_function().graph.as_graph_def()
-        assert ("Einsum" in {node.op for node in graph.node}) == (compiled and "gpu" in form)
+        expected = {"cpu": "plain", "gpu": "positions_first", "gpu, fused": "fused"}[form]
         actual.append(function())
+        assert set(chosen) == {expected if compiled else "plain"}
     for one, other in zip(*actual, strict=True):
         assert np.linalg.norm(one - other) <= 1e-9 * np.linalg.norm(other)
 
@@ -97,7 +104,7 @@ def test_the_compiled_layer_norm_equals_the_stock_one(broken):
 
     stock = tf_keras.layers.LayerNormalization(epsilon=layers.EPSILON, dtype="float64")
     for found, expected in zip(
-        run(layers.LayerNormalization(epsilon=layers.EPSILON, dtype="float64"), True), run(stock, False)
+        run(LayerNormalization(epsilon=layers.EPSILON, dtype="float64"), True), run(stock, False)
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7)
 
@@ -215,9 +222,10 @@ def test_kinds():
 
 
 @pytest.mark.parametrize("fault", ["positions", "attend_source", "shift_targets"])
-def test_deliberate_faults_have_their_effect(fault):
+def test_deliberate_faults_have_their_effect(fault, monkeypatch):
     rows = pairs()
-    network = build(configs.override(PLAIN, fault, "false"))
+    faulty.inject("transformer", fault, monkeypatch.setattr)
+    network = build(PLAIN)
     logits = network(packed(rows)).numpy()
     n = len(rows[0][0][1])
     if fault == "attend_source":

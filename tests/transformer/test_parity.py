@@ -1,6 +1,6 @@
 """Tests logits and all gradients against tf-models-official's encoder and decoder, weight for weight, in float64.
 
-The official normalisation is fixed to fp32; the test changes it to float64. The official embedding is fp32 too and
+The official normalization is fixed to fp32; the test changes it to float64. The official embedding is fp32 too and
 does not support packing, so embedding, positions, shift and softmax are written out here.
 """
 
@@ -73,37 +73,40 @@ def their_logits(encoder, decoder, table, batch):
     return tf.einsum("bnd,vd->bnv", out, table)
 
 
-def attention_pairs(ours, theirs):
-    names = ("query", "key", "value", "output_product")
-    their_names = ("query_dense_layer", "key_dense_layer", "value_dense_layer", "output_dense_layer")
-    for name, their_name in zip(names, their_names):
-        yield getattr(ours, name).kernel, getattr(theirs, their_name).kernel
+def attention_parts(ours, theirs):
+    """(our kernel, the official kernels that it holds side by side) of an attention."""
+    query, key, value = (getattr(theirs, f"{name}_dense_layer").kernel for name in ("query", "key", "value"))
+    if hasattr(ours, "query_key_value"):
+        yield ours.query_key_value.kernel, [query, key, value]
+    else:
+        yield from ((ours.query.kernel, [query]), (ours.key_value.kernel, [key, value]))
+    yield ours.output_product.kernel, [theirs.output_dense_layer.kernel]
 
 
-def norm_pairs(ours, theirs):
-    yield from ((ours.gamma, theirs.gamma), (ours.beta, theirs.beta))
+def norm_parts(ours, theirs):
+    yield from ((ours.gamma, [theirs.gamma]), (ours.beta, [theirs.beta]))
 
 
-def feed_forward_pairs(ours, theirs):
+def feed_forward_parts(ours, theirs):
     for mine, other in ((ours.inner, theirs.filter_dense_layer), (ours.outer, theirs.output_dense_layer)):
-        yield from ((mine.kernel, other.kernel), (mine.bias, other.bias))
+        yield from ((mine.kernel, [other.kernel]), (mine.bias, [other.bias]))
 
 
-def variable_pairs(network, encoder, decoder):
-    """(our variable, official one) for all but the table; the official attention has a separate axis for heads."""
-    for mine, other in zip(network.encoder_layers, encoder.layers, strict=True):
-        yield from attention_pairs(mine.attention, other[0].layer)
-        yield from feed_forward_pairs(mine.feed_forward, other[1].layer)
-        for norm, wrapper in zip(mine.norms, other, strict=True):
-            yield from norm_pairs(norm, wrapper.layer_norm)
-    for mine, other in zip(network.decoder_layers, decoder.layers, strict=True):
-        yield from attention_pairs(mine.attention, other[0].layer)
-        yield from attention_pairs(mine.source_attention, other[1].layer)
-        yield from feed_forward_pairs(mine.feed_forward, other[2].layer)
-        for norm, wrapper in zip(mine.norms, other, strict=True):
-            yield from norm_pairs(norm, wrapper.layer_norm)
-    yield from norm_pairs(network.encoder_norm, encoder.output_normalization)
-    yield from norm_pairs(network.decoder_norm, decoder.output_normalization)
+def variable_parts(network, encoder, decoder):
+    """(our variable, official ones that it holds side by side) for all but the table."""
+    both = [*zip(network.encoder_layers, encoder.layers, strict=True)]
+    both += zip(network.decoder_layers, decoder.layers, strict=True)
+    for mine, other in both:
+        attention, *source, feed_forward = other
+        yield from attention_parts(mine.attention, attention.layer)
+        yield from norm_parts(mine.attention_norm, attention.layer_norm)
+        for one in source:
+            yield from attention_parts(mine.source_attention, one.layer)
+            yield from norm_parts(mine.source_norm, one.layer_norm)
+        yield from feed_forward_parts(mine.feed_forward, feed_forward.layer)
+        yield from norm_parts(mine.feed_forward_norm, feed_forward.layer_norm)
+    yield from norm_parts(network.encoder_norm, encoder.output_normalization)
+    yield from norm_parts(network.decoder_norm, decoder.output_normalization)
 
 
 def test_logits_and_all_gradients_in_float64(theirs):
@@ -112,10 +115,11 @@ def test_logits_and_all_gradients_in_float64(theirs):
     table = network.source_input.embedding.table
     their_table = tf.Variable(table)
     their_logits(encoder, decoder, their_table, batch)  # Builds the official network.
-    variables = [(table, their_table), *variable_pairs(network, encoder, decoder)]
+    variables = [(table, [their_table]), *variable_parts(network, encoder, decoder)]
     assert len(variables) == len(network.trainable_variables)
-    for mine, other in variables:
-        other.assign(tf.reshape(mine, other.shape))
+    for mine, others in variables:  # The official attention has a separate axis for heads.
+        for part, other in zip(tf.split(mine, len(others), -1), others):
+            other.assign(tf.reshape(part, other.shape))
     weight = np.random.default_rng(2).normal(size=[*batch[3].shape, VOCABULARY])
     real = tf.cast(batch[3] > 0, tf.float64)[..., None]
 
@@ -125,11 +129,12 @@ def test_logits_and_all_gradients_in_float64(theirs):
             mine = network(batch, training=True) * real
             other = their_logits(encoder, decoder, their_table, batch) * real
             losses = [tf.reduce_sum(tf.tanh(x) * weight) for x in (mine, other)]
-        gradients = [tape.gradient(loss, [v[i] for v in variables]) for i, loss in enumerate(losses)]
-        return mine, other, gradients
+        ours, theirs = zip(*variables)
+        return mine, other, tape.gradient(losses[0], ours), tape.gradient(losses[1], theirs)
 
-    mine, other, gradients = both()
+    mine, other, gradients, references = both()
     assert distance(mine, other) < 1e-8
-    for ours, (variable, _), reference in zip(gradients[0], variables, gradients[1], strict=True):
-        assert np.linalg.norm(reference) > 1e-6, variable.name
-        assert distance(ours, tf.reshape(reference, ours.shape)) < 1e-8, variable.name
+    for ours, (variable, _), parts in zip(gradients, variables, references, strict=True):
+        for part, reference in zip(tf.split(ours, len(parts), -1), parts, strict=True):
+            assert np.linalg.norm(reference) > 1e-6, variable.name
+            assert distance(part, tf.reshape(reference, part.shape)) < 1e-8, variable.name

@@ -7,7 +7,8 @@ import pytest
 
 from common.distributed import replicas
 from common.train import events
-from common.train.loop import Loop
+from common.train.programs import Programs
+from tests.common.train import loops
 from tests.translation import scoring_here
 from transformer import tiny
 from transformer.config import Decode
@@ -32,8 +33,8 @@ def run(tmp_path_factory):
 
     def run(**changes):
         task = scoring_here(Task)(dataclasses.replace(base, **changes), folder)
-        loop = Loop(task, replicas.make(task.config))
-        losses = [e.losses for e in loop.run() if isinstance(e, events.Trained)][0]
+        loop = Programs(task, replicas.make(task.config))
+        losses = [e.losses for e in loops.run(loop) if isinstance(e, events.Trained)][0]
         weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
         return losses, weights, task.found
 
