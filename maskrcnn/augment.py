@@ -76,8 +76,8 @@ def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size:
       size: S.
 
     Returns:
-      uint8 [n, S, S] of 0 and 1: the mask sampled at the centres of S x S equal parts of the box, with bilinear
-      interpolation between pixel centres.
+      uint8 [n, S, S] of 0 and 1: the mask sampled at the centers of S x S equal parts of the box, with bilinear
+      interpolation between pixel centers.
     """
     sides = tf.cast(tf.tile(image_size, [2]), tf.float32)
 
@@ -101,12 +101,12 @@ def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size:
 
 
 def _weights(low: tf.Tensor, high: tf.Tensor, first: tf.Tensor, last: tf.Tensor, size: int) -> tf.Tensor:
-    """Computes the bilinear weights of pixels first..last-1 at the centres of `size` equal parts of [low, high].
+    """Computes the bilinear weights of pixels first..last-1 at the centers of `size` equal parts of [low, high].
 
     Returns float32 [size, last - first].
     """
     places = low + (tf.range(size, dtype=tf.float32) + 0.5) / size * (high - low) - 0.5
     pixels = tf.cast(tf.range(first, last), tf.float32)
-    # The first and last pixels extend beyond their centres.
+    # The first and last pixels extend beyond their centers.
     places = tf.clip_by_value(places, pixels[0], pixels[-1])
     return tf.maximum(1 - tf.abs(places[:, None] - pixels), 0)

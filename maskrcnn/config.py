@@ -7,14 +7,14 @@ from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import RESIZES, at_least, fraction, one_of, part, positive, within
-from common.config.schema import RunConfig
-from common.config.validation import check_one_shape
+from common.config.schema import FrozenStages, RunConfig
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
 BATCH_NORMS = ("frozen", "span")
 LOSS_DIVISORS = ("positives", "sampled")
 UNIFORM_INITIALIZERS = ("fan_avg", "fan_in")
+GEOMETRIES = ("plain", "google", "nvidia")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,6 @@ class Data:
         trains on all images.
       flip: mirror half of the training images.
       resize: interpolation, of common.config.ranges.RESIZES.
-      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
     """
 
     train_pattern: str = "train-*"
@@ -40,11 +39,14 @@ class Data:
     skip_empty: bool = False
     flip: bool = True
     resize: str = later_field("bilinear")
-    private_threads: int = system_field(0)
+
+    # Constants of every preset.
+    # Number of threads in the tf.data pool; 0 lets tf.data choose.
+    private_threads: ClassVar[int] = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(BatchNormSpan, RunConfig):
+class Config(BatchNormSpan, FrozenStages, RunConfig):
     """All settings of a run of Mask R-CNN. Defaults: G7 mask_rcnn_params.py (docs/sources.md, mlperf 2).
 
     Attributes:
@@ -62,43 +64,40 @@ class Config(BatchNormSpan, RunConfig):
       rpn_channels: channels of the region proposal network.
       head_units: units of the box head's two layers.
       mask_channels, mask_convs: channels and number of the mask head's convolutions.
-      min_level, max_level: levels of the pyramid; a cell of level l covers 2^l pixels. Regions use levels up to 5.
+      max_level: levels of the pyramid; a cell of level l covers 2^l pixels. Regions use levels up to 5, or all with
+        `geometry` "google".
       anchor_scale: an anchor of level l has the area of a square with a side of anchor_scale * 2^l pixels.
       rpn_batch: number of anchors per image in the loss.
-      rpn_foreground: maximum fraction of rpn_batch that is positive.
-      rpn_positive, rpn_negative: an anchor is positive if its IoU with an object is at least rpn_positive, and negative
-        if it is below rpn_negative.
       rpn_pre_nms, rpn_post_nms: in training, proposals per level before suppression and per image after it.
       rpn_eval_pre_nms, rpn_eval_post_nms: the same two numbers for an evaluation.
-      rpn_nms_iou: IoU at or above which suppression drops the worse of two proposals.
       roi_batch, roi_foreground: number of regions per image that train the heads, and the maximum fraction of them that
         contains objects.
-      roi_positive: minimum IoU with an object for a region to count as containing it.
       detections: maximum number of detections per image.
       score_threshold: a detection must score more than this.
-      nms_iou: IoU at or above which suppression drops the worse of two detections of a class.
       loss_divisors: "positives" averages each box loss over positive anchors or regions, as Google's code does;
         "sampled" divides its sum by the number of all sampled ones, as the reference and NVIDIA do (maskrcnn/loss.py).
-      uniform_initializer: initialiser of the pyramid and the box head's hidden layers: "fan_avg", as in TensorFlow and
+      uniform_initializer: initializer of the pyramid and the box head's hidden layers: "fan_avg", as in TensorFlow and
         Google's code, or "fan_in", as in the reference and NVIDIA's code (REF modeling/make_layers.py:
         kaiming_uniform).
       rpn_inside: the losses ignore anchors that cross the image's border, as in the reference (RPN.STRADDLE_THRESH =
         0); Google's code uses all anchors.
+      geometry: whose arithmetic of boxes. "plain": a box is right - left wide. "google", as in the TPU submissions (G7
+        mask_rcnn box_utils.py): decoding, and encoding from regions, count right - left + 1; boxes end at the content's
+        size - 1; proposals with a side below 1 / scale are dropped; regions use all levels; the best
+        `rpn_eval_post_nms` of all classes enter the detections' suppression. "nvidia": anchors have sides in whole
+        cells' parts and pixel centers (NV maskrcnn anchor_generator.py 225-264), and all that tie for an object's best
+        overlap are positive (NV modeling/matcher.py 88-112).
+      roi_samples: bilinear samples per side of a region's bin: 1 in round v0.6 of Google's code, 2 elsewhere.
       freeze: the stem and the first stage keep the checkpoint's weights.
       batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains with statistics
         over `batch_norm_span` images (0: one replica's micro-batch).
       batch_norm_span: number of images that share batch-norm statistics; 0: one replica's micro-batch.
-      batch_norm_momentum: momentum of the moving averages.
       batch_norm_epsilon: added to the variance.
       backbone: checkpoint of a ResNet-50 to start from (maskrcnn/backbone.py); "" starts from scratch.
-      anchor_shift: offset, in cells, added to the anchors when an evaluation decodes proposals; a deliberate fault for
-        tests.
-      train_mask_head: False leaves the masks out of the loss, a deliberate fault for tests.
       eval_workers: processes that paste and encode masks while the next block trains; 0: one per core, at most 20.
     """
 
     benchmark: str = "maskrcnn"
-    model: str = "mask_rcnn_resnet50_fpn"
     num_train_examples: int = 118287
     num_eval_examples: int = 5000
     quality_target: float | None = 0.377
@@ -116,43 +115,54 @@ class Config(BatchNormSpan, RunConfig):
     head_units: int = 1024
     mask_channels: int = 256
     mask_convs: int = 4
-    min_level: int = 2
     max_level: int = 6
     anchor_scale: float = 8.0
     rpn_batch: int = 256
-    rpn_foreground: float = 0.5
-    rpn_positive: float = 0.7
-    rpn_negative: float = 0.3
     rpn_pre_nms: int = 2000
     rpn_post_nms: int = 1000
     rpn_eval_pre_nms: int = 1000
     rpn_eval_post_nms: int = 1000
-    rpn_nms_iou: float = 0.7
     roi_batch: int = 512
     roi_foreground: float = 0.25
-    roi_positive: float = 0.5
     detections: int = 100
     score_threshold: float = 0.05
-    nms_iou: float = 0.5
     freeze: bool = True
     batch_norm: str = "frozen"
     batch_norm_span: int = 0
-    batch_norm_momentum: float = 0.9
     batch_norm_epsilon: float = 1e-4
     backbone: str = ""
-    anchor_shift: float = 0.0
-    train_mask_head: bool = True
     eval_workers: int = system_field(0)
     loss_divisors: str = later_field("positives")
     uniform_initializer: str = later_field("fan_avg")
     rpn_inside: bool = later_field(False)
+    geometry: str = later_field("plain")
+    roi_samples: int = later_field(2)
     data: Data = Data()
+
+    # Constants of every preset.
+    # Maximum fraction of rpn_batch that is positive.
+    rpn_foreground: ClassVar[float] = 0.5
+    # An anchor is positive if its IoU with an object is at least rpn_positive, and negative if it is below
+    # rpn_negative.
+    rpn_positive: ClassVar[float] = 0.7
+    rpn_negative: ClassVar[float] = 0.3
+    # IoU at or above which suppression drops the worse of two proposals.
+    rpn_nms_iou: ClassVar[float] = 0.7
+    # Minimum IoU with an object for a region to count as containing it.
+    roi_positive: ClassVar[float] = 0.5
+    # IoU at or above which suppression drops the worse of two detections of a class.
+    nms_iou: ClassVar[float] = 0.5
+    # Momentum of the moving averages.
+    batch_norm_momentum: ClassVar[float] = 0.9
+    min_level: ClassVar[int] = 2
 
     # The stem and the four stages of the residual network.
     stages: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("conv1", "bn1"),
         *((f"layer{stage}.",) for stage in range(1, 5)),
     )
+    model: ClassVar[str] = "mask_rcnn_resnet50_fpn"
+    schedules: ClassVar[tuple[str, ...]] = ("step", "cosine")
     quality: ClassVar[Measure] = Measure("mAP", names={"BBOX": "box mAP", "SEGM": "mask mAP"})
     target_fields: ClassVar[tuple[str, ...]] = ("quality_target", "mask_quality_target")
 
@@ -161,7 +171,6 @@ class Config(BatchNormSpan, RunConfig):
 
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
-        one_of(self, "model", ("mask_rcnn_resnet50_fpn",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(
                 f"config.optimizer.name={self.optimizer.name!r}: Mask R-CNN is published with sgd only"
@@ -171,26 +180,22 @@ class Config(BatchNormSpan, RunConfig):
         one_of(self, "batch_norm", BATCH_NORMS)
         one_of(self, "loss_divisors", LOSS_DIVISORS)
         one_of(self, "uniform_initializer", UNIFORM_INITIALIZERS)
+        one_of(self, "geometry", GEOMETRIES)
         at_least(self, 1, *_AT_LEAST_ONE)
-        part(self, *_PARTS)
+        part(self, "roi_foreground")
+        fraction(self, "score_threshold")
         within(self, 0.1, 1e4, "anchor_scale")  # Smaller or larger anchors have infinite codes or areas.
         positive(self, "batch_norm_epsilon")
-        fraction(self, "score_threshold", "batch_norm_momentum")
-        for stage in ("rpn", "roi"):
-            batch, share = getattr(self, f"{stage}_batch"), getattr(self, f"{stage}_foreground")
-            if int(batch * share) < 1:
-                raise UserError(
-                    f"config.{stage}_foreground={share}: of {stage}_batch={batch} that is not one"
-                )
-        if self.rpn_negative > self.rpn_positive:
+        if int(self.rpn_batch * self.rpn_foreground) < 1:
+            raise UserError(f"config.rpn_batch={self.rpn_batch}: half of it are objects; use at least 2")
+        if int(self.roi_batch * self.roi_foreground) < 1:
             raise UserError(
-                f"config.rpn_negative={self.rpn_negative}: must not be above config.rpn_positive={self.rpn_positive}"
+                f"config.roi_foreground={self.roi_foreground}: of roi_batch={self.roi_batch} that is not one"
             )
-        at_least(self, 0, "eval_workers", "mask_convs", "data.private_threads")
+        at_least(self, 0, "eval_workers", "mask_convs")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
         self._validate_geometry()
-        check_one_shape(self, len(self.shapes))
         if self.batch_norm == "span":
             if self.freeze:
                 raise UserError(
@@ -202,11 +207,8 @@ class Config(BatchNormSpan, RunConfig):
     def _validate_geometry(self) -> None:
         if self.mask_size % 2:
             raise UserError(f"config.mask_size={self.mask_size}: must be even")
-        if not 2 <= self.min_level <= 5 or self.max_level < self.min_level:
-            raise UserError(
-                f"config.min_level={self.min_level}, max_level={self.max_level}: the backbone gives levels 2 to 5, and "
-                "the pyramid's last is not below its first"
-            )
+        if self.max_level < self.min_level:
+            raise UserError(f"config.max_level={self.max_level}: must be at least {self.min_level}")
         if len(self.padded_size) != 2 or self.padded_size[0] > self.padded_size[1]:
             raise UserError(
                 f"config.padded_size={self.padded_size}: must be two sides, the shorter one first"
@@ -252,9 +254,5 @@ _AT_LEAST_ONE = (
         "fpn_channels",
     ),
     *("rpn_channels", "head_units", "mask_channels", "rpn_batch", "rpn_pre_nms", "rpn_post_nms"),
-    *("rpn_eval_pre_nms", "rpn_eval_post_nms", "roi_batch", "detections"),
-)
-_PARTS = (
-    *("rpn_foreground", "rpn_positive", "rpn_negative", "rpn_nms_iou"),
-    *("roi_foreground", "roi_positive", "nms_iou"),
+    *("rpn_eval_pre_nms", "rpn_eval_post_nms", "roi_batch", "roi_samples", "detections"),
 )

@@ -18,9 +18,11 @@ PREVIEW = "cpu-nuclei"  # The page shows this preset's sizes.
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`; see common.detection.custom_pictures.convert."""
-    counts, *rest = custom_pictures.convert("maskrcnn", sources[0], out, options, masks=True)
-    fields = {"num_train_examples": counts.images, "data.skip_empty": False}
-    return custom_pictures.made("maskrcnn", out, counts, *rest, fields, {"max_instances": counts.most})
+
+    def settings(images: int, _: int, most: int) -> tuple[dict, dict]:
+        return {"num_train_examples": images, "data.skip_empty": False}, {"max_instances": most}
+
+    return custom_pictures.convert("maskrcnn", sources[0], out, options, True, settings)
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:

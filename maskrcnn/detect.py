@@ -25,19 +25,17 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
     image, info = batch["image"], batch["image_info"]
     features = model.features(image, training=False)
     anchors = networks.anchors(config, *image.shape[1:3])
-    if config.anchor_shift:
-        for level, detections in enumerate(anchors, config.min_level):
-            detections[:, :2] += config.anchor_shift * 2**level
     limits = config.rpn_eval_pre_nms, config.rpn_eval_post_nms, config.rpn_nms_iou
-    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
+    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits, config.geometry)
     outputs = model.heads(features.maps, proposals.boxes)
     detections = nms.per_class(
-        boxes_of(outputs.codes, proposals.boxes, info),
+        boxes_of(outputs.codes, proposals.boxes, info, config.geometry),
         scores_of(outputs.logits, proposals.valid),
         config.score_threshold,
         config.nms_iou,
         proposals.boxes.shape[1],
         config.detections,
+        config.rpn_eval_post_nms if config.geometry == "google" else 0,
     )
     masks = model.masks(features.maps, detections.boxes, detections.classes)
     return {
@@ -56,9 +54,11 @@ def scores_of(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
     return tf.where(valid[..., None], scores, tf.zeros_like(scores))
 
 
-def boxes_of(codes: tf.Tensor, regions: tf.Tensor, image_info: tf.Tensor) -> tf.Tensor:
+def boxes_of(
+    codes: tf.Tensor, regions: tf.Tensor, image_info: tf.Tensor, geometry: str = "plain"
+) -> tf.Tensor:
     """Decodes each region's box for each class: corners [b, n, classes - 1, 4], clipped to the image's content."""
-    centres = box_ops.to_centres(regions)[:, :, None]
-    boxes = box_ops.decode(codes[:, :, 1:], centres, roi.WEIGHTS, rpn.MAX_LOG_RATIO)
-    size = tf.cast(image_info, boxes.dtype)[:, None, None, :2]
-    return box_ops.clip(boxes, size[..., 0], size[..., 1])
+    more = rpn.extra(geometry)
+    centers = box_ops.to_centers(regions, more)[:, :, None]
+    boxes = box_ops.decode(codes[:, :, 1:], centers, roi.WEIGHTS, rpn.MAX_LOG_RATIO, more)
+    return rpn.clipped(boxes, image_info, geometry)

@@ -13,7 +13,7 @@ LAST_STAGE = 5  # the backbone's last level; each coarser level has every other 
 def pyramid(layers: Layers, stages: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
     """Computes the levels of the pyramid, {l: [b, H / 2^l, W / 2^l, fpn_channels]}, from the backbone's stages.
 
-    A level is a 1x1 convolution of its stage plus the coarser level at twice its size (nearest neighbours), then a 3x3
+    A level is a 1x1 convolution of its stage plus the coarser level at twice its size (nearest neighbors), then a 3x3
     convolution, without batch norm or activation.
     """
     config, dtype = layers.config, layers.precision.layer

@@ -60,13 +60,13 @@ class Flat(tf_keras.layers.Layer):
 class Crop(tf_keras.layers.Layer):
     """Applies ROIAlign: feature maps by level and corners [b, n, 4] in pixels -> [b, n, size, size, C]."""
 
-    def __init__(self, size: int, min_level: int, **kwargs):
+    def __init__(self, size: int, min_level: int, samples: int, **kwargs):
         super().__init__(autocast=False, **kwargs)
-        self.size, self.min_level = size, min_level
+        self.size, self.min_level, self.samples = size, min_level, samples
 
     def call(self, maps: Sequence[tf.Tensor], boxes: tf.Tensor) -> tf.Tensor:
         levels = dict(enumerate(maps, self.min_level))
-        return roi_align.roi_align(levels, boxes, self.size)
+        return roi_align.roi_align(levels, boxes, self.size, self.samples)
 
 
 class BoxHead(tf_keras.layers.Layer):
@@ -90,13 +90,6 @@ class BoxHead(tf_keras.layers.Layer):
             x = layer(x)
         logits = tf.reshape(self.score(x), [-1, number, self.classes])
         return logits, tf.reshape(self.box(x), [-1, number, self.classes, 4])
-
-    def multiply_adds(self, inputs: Sequence[int], outputs: object) -> int:
-        """Counts multiply-adds, for `common.train.describe`, from the number of regions, inputs[0]."""
-        del outputs
-        return inputs[0] * sum(
-            math.prod(layer.kernel.shape) for layer in [*self.hidden, self.score, self.box]
-        )
 
 
 class MaskHead(tf_keras.layers.Layer):
@@ -145,9 +138,3 @@ class MaskHead(tf_keras.layers.Layer):
         for layer in self.convs:
             x = layer(x)
         return x
-
-    def multiply_adds(self, inputs: Sequence[int], outputs: Sequence[int]) -> int:
-        """Counts multiply-adds, for `common.train.describe`, over all classes as published counts do."""
-        cells, pixels = math.prod(inputs[:-1]), math.prod(outputs[:-1])
-        small = sum(math.prod(layer.kernel.shape) for layer in [*self.convs, self.larger])
-        return cells * small + pixels * math.prod(self.score.kernel.shape)

@@ -3,7 +3,7 @@
 A batch is {"image": uint8 [b, H, W, 3], "image_info": float32 [b, 3] (content height and width in pixels, and scale),
 "boxes": float32 [b, G, 4] corners in pixels of the frame, "classes": int32 [b, G], 0 for no object, "masks": uint8
 [b, G, S, S] of 0 and 1, each filling its box, "image_id": int64 [b], "weight": float32 [b]}. (H, W) is one of
-`config.shapes` and the same on all replicas in a step (common/detection/coco_index.py). `normalised` runs on the
+`config.shapes` and the same on all replicas in a step (common/detection/coco_index.py). `normalized` runs on the
 device. Evaluation batches have no objects, because the annotation file holds the ground truth.
 """
 
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from common.config.clock import Clock
 from common.data import pipeline, record_counts, tfrecords
-from common.data.images import normalise_rgb
+from common.data.images import normalize_rgb
 from common.detection import coco_index, coco_records, notes
 from common.detection.coco_index import Index
 from common.distributed import process
@@ -121,9 +121,9 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
     return functools.reduce(tf.data.Dataset.concatenate, map(batch, config.shapes)).repeat()
 
 
-def normalised(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
+def normalized(batch: Batch, dtype: tf.DType = tf.float32) -> Batch:
     """Replaces images by (image - mean) / standard deviation per channel, 0 outside the content; on the device."""
-    image = normalise_rgb(batch["image"], dtype)
+    image = normalize_rgb(batch["image"], dtype)
     rows, columns = (tf.range(n, dtype=tf.float32) for n in image.shape[1:3])
     high, wide = batch["image_info"][:, 0, None], batch["image_info"][:, 1, None]
     inside = (rows < high)[:, :, None] & (columns < wide)[:, None]
@@ -244,7 +244,7 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int
         "size": objects["size"],
         "image_id": objects["image_id"],
         "boxes": tf.clip_by_value(tf.gather(objects["boxes"], single), 0.0, 1.0),
-        "classes": tf.gather(categories.of(objects), single),
+        "classes": tf.gather(categories.classes_of(objects), single),
         "masks": tf.gather(objects["masks"], single),
     }
 

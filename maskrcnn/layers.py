@@ -20,19 +20,19 @@ from maskrcnn.config import Config
 
 
 class Layers(ImageLayers):
-    """Creates layers; `Layers.of(config, replicas, precision)` returns those of a configuration.
+    """Creates layers; `Layers.from_config(config, replicas, precision)` returns those of a configuration.
 
     `spatial` says how the first stage partitions images; the second stage gets whole feature maps.
     """
 
     @classmethod
-    def of(cls, config: Config, replicas: Replicas, precision: Precision) -> Layers:
+    def from_config(cls, config: Config, replicas: Replicas, precision: Precision) -> Layers:
         # The network has fewer than 128 layers.
         return cls(config, replicas, precision, seeds(config.seed, 128), Spatial(replicas, config.partitions))
 
     def batch_norm(self, name: str) -> SpanBatchNorm:
         """Creates batch norm; with `config.batch_norm` "frozen", training also uses its evaluation form."""
-        return self.norm(name, trainable=self.config.batch_norm == "span")
+        return self.sync_batch_norm(name, trainable=self.config.batch_norm == "span")
 
     def normalized(
         self, x: tf.Tensor, filters: int, size: int, stride: int, names: tuple[str, str], trainable: bool
@@ -50,7 +50,7 @@ class Layers(ImageLayers):
         spatial: Spatial | None = None,
         relu: bool = False,
     ) -> PaddedConv2D:
-        """Creates a convolution with bias that keeps the image's size; `uniform` is the default initialiser."""
+        """Creates a convolution with bias that keeps the image's size; `uniform` is the default initializer."""
         return PaddedConv2D(
             filters,
             size,
@@ -83,6 +83,6 @@ class Layers(ImageLayers):
         return functools.partial(gpu_forms.relu, self.replicas) if relu else None
 
     def uniform(self) -> tf_keras.initializers.Initializer:
-        """Creates the initialiser for the pyramid and the box head's hidden layers (`config.uniform_initializer`)."""
+        """Creates the initializer for the pyramid and the box head's hidden layers (`config.uniform_initializer`)."""
         mode = "fan_in" if self.config.uniform_initializer == "fan_in" else "fan_avg"
         return tf_keras.initializers.VarianceScaling(1.0, mode, "uniform", seed=next(self.seeds))

@@ -42,7 +42,7 @@ def losses(
     draw = sampling.noise(config.seed, step, ids, sum(map(len, anchors)), _RPN_USE)
     targets = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), info, config)
     limits = config.rpn_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
-    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits)
+    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits, config.geometry)
 
     draw = sampling.noise(config.seed, step, ids, roi.candidates(config), _ROI_USE)
     regions = roi.sample(proposals, boxes, classes, tf.cast(draw, variable), config)

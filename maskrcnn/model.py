@@ -18,7 +18,7 @@ from common.distributed.graph_partition import branches
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial.layers import Enter, Leave
 from common.layers.precision import Precision
-from maskrcnn import backbone, fpn, heads
+from maskrcnn import backbone, fpn, heads, rpn
 from maskrcnn.config import Config
 from maskrcnn.layers import Layers
 
@@ -53,16 +53,25 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> MaskRCNN:
 
 
 def anchors(config: Config, height: int, width: int) -> list[np.ndarray]:
-    """Computes each level's anchors (cy, cx, h, w), float64 [A_l, 4], in frame pixels, in the order aspect, y, x."""
+    """Computes each level's anchors (cy, cx, h, w), float64 [A_l, 4], in frame pixels, in the order aspect, y, x.
+
+    NVIDIA's centers are in the coordinates of pixel centers, where the first pixel is at 0, not at 0.5.
+    """
     levels = range(config.min_level, config.max_level + 1)
-    return [anchor_boxes.pyramid(height, width, [level], config.anchor_scale) for level in levels]
+    if config.geometry != "nvidia":
+        return [anchor_boxes.pyramid(height, width, [level], config.anchor_scale) for level in levels]
+    aspects = {level: anchor_boxes.rounded_aspects(2**level) for level in levels}
+    edges = [
+        anchor_boxes.pyramid(height, width, [level], config.anchor_scale, aspects[level]) for level in levels
+    ]
+    return [x - [rpn.PIXEL_CENTER, rpn.PIXEL_CENTER, 0, 0] for x in edges]
 
 
 class MaskRCNN(tf_keras.Model):
     """Mask R-CNN. Training and detection call `features` and `heads`, on images of either orientation.
 
     A call on [images, regions, regions with a mask] returns the outputs of all parts. `common.train.describe` uses this
-    form to count and summarise the network.
+    form to count and summarize the network.
 
     Attributes:
       draws: number of training batches sampled so far; a scalar of dtype `replicas.counter`, one per replica, and part
@@ -70,15 +79,14 @@ class MaskRCNN(tf_keras.Model):
     """
 
     def __init__(self, config: Config, replicas: Replicas, precision: Precision):
-        layers = Layers.of(config, replicas, precision)
+        layers = Layers.from_config(config, replicas, precision)
         batch = config.micro_batch_size
         images = replicas.model_input((*config.shapes[0], 3), batch, precision.compute)
         first = _first_stage(layers, images)
         # The layers accept any image size, but tf_keras would insist on the input's size.
         first.input_spec = None
-        top = min(config.max_level, fpn.LAST_STAGE)
         crops = [
-            heads.Crop(size, config.min_level, dtype=precision.layer)
+            heads.Crop(size, config.min_level, config.roi_samples, dtype=precision.layer)
             for size in (heads.BOX_SIZE, config.mask_size // 2)
         ]
         box_head, mask_head = heads.BoxHead(layers), heads.MaskHead(layers)
@@ -91,7 +99,6 @@ class MaskRCNN(tf_keras.Model):
 
         self.config, self.precision, self.replicas, self.spatial = config, precision, replicas, layers.spatial
         self.first, self.crops, self.box_head, self.mask_head = first, crops, box_head, mask_head
-        self.roi_levels = range(config.min_level, top + 1)
         self.draws = replicas.per_replica_variable(tf.zeros([], replicas.counter), f"{self.name}/draws")
 
     def next_draw(self) -> tf.Tensor:
@@ -101,7 +108,7 @@ class MaskRCNN(tf_keras.Model):
         return draw
 
     def features(self, images: tf.Tensor, training: bool) -> Features:
-        """Computes features of normalised images [b, H, W, 3]; (H, W) is one of `config.shapes`.
+        """Computes features of normalized images [b, H, W, 3]; (H, W) is one of `config.shapes`.
 
         Replicas that share images all pass whole images.
         """
@@ -165,5 +172,6 @@ def _first_stage(layers: Layers, images: tf.Tensor) -> tf_keras.Model:
     maps = fpn.pyramid(layers, backbone.stages(layers, x))
     logits, codes = heads.region_proposals(layers, maps)
     leave = Leave(layers.spatial, dtype=layers.precision.layer)
-    whole = [leave(x) for level, x in maps.items() if level <= fpn.LAST_STAGE]
+    last = layers.config.max_level if layers.config.geometry == "google" else fpn.LAST_STAGE
+    whole = [leave(x) for level, x in maps.items() if level <= last]
     return tf_keras.Model(images, (whole, logits, codes), name="first_stage")

@@ -12,7 +12,7 @@ from common.config.choices import FLIPPED, SCALED, Rule
 from common.config.clock import Clock
 from common.config.optimizer import Sgd
 from common.config.presets import later_machines, named, published, without_metadata
-from common.config.schema import Schedule
+from common.config.schedule import Cosine, Step
 from maskrcnn.config import Config, Data
 
 
@@ -24,9 +24,11 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         "global_batch_size": config.global_batch_size,
         "opt_base_learning_rate": optimizer.base_learning_rate,
         "opt_learning_rate_warmup_steps": int(warmup),
-        # Rate increase per warmup step, starting from 0, as in Google's and NVIDIA's v0.7 logs.
+        # Rate increase per warmup step, as in Google's and NVIDIA's v0.7 logs.
         "opt_learning_rate_warmup_factor": (
-            float(f"{optimizer.base_learning_rate / warmup:.12g}") if warmup else 0.0
+            float(f"{(optimizer.base_learning_rate - schedule.warmup_start) / warmup:.12g}")
+            if warmup
+            else 0.0
         ),
         "num_image_candidates": config.rpn_post_nms,
     }
@@ -52,14 +54,16 @@ _SGD = Sgd(
 )
 
 
-def _drops(warmup_steps: float, steps: tuple[int, int], batch: int, images: int) -> Schedule:
+def _drops(warmup_steps: float, steps: tuple[int, int], batch: int, images: int) -> Step:
     """Returns the schedule of a warmup and two drops, all published in steps."""
     boundaries = tuple(step * batch / images for step in steps)
-    return Schedule(kind="step", warmup_epochs=0.0, warmup_steps=warmup_steps, boundaries=boundaries)
+    return Step(warmup_epochs=0.0, warmup_steps=warmup_steps, boundaries=boundaries)
 
 
 # --- Round v0.6.
 _V06 = Config(
+    geometry="google",
+    roi_samples=1,
     source="G6 benchmarks/mask/{name}/run_and_time.sh; mlperf_facts 1.3",
     data=Data(resize="legacy_bilinear"),
     ruleset="0.6.0",
@@ -80,6 +84,7 @@ _V06_PRESETS = {
 
 # --- Round v0.7.
 _V07_128 = Config(
+    geometry="google",
     data=Data(resize="legacy_bilinear"),
     ruleset="0.7.0",
     replicas="tpu",
@@ -92,6 +97,7 @@ _V07_128 = Config(
     schedule=_drops(1000.0, (9750, 13000), 128, 118287),
 )
 _V07_256 = Config(
+    geometry="google",
     source="G7 results/{name}-TF/maskrcnn; mlperf_facts 1.3",
     data=Data(resize="legacy_bilinear"),
     ruleset="0.7.0",
@@ -124,6 +130,7 @@ _V100_8 = Config(
     loss_divisors="sampled",
     uniform_initializer="fan_in",
     rpn_inside=True,
+    geometry="nvidia",
     num_replicas=8,
     num_train_examples=117266,
     global_batch_size=48,
@@ -234,7 +241,7 @@ _CPU_PRESETS = {
         detections=20,
         optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
         # The rate curve spans seven epochs; a run of five catches the faults described in README.md.
-        schedule=Schedule(kind="cosine", warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
+        schedule=Cosine(warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
     ),
     # Nuclei in microscope images, 7 to 22 pixels wide (README.md). The targets, 0.9, are out of reach, so
     # the run trains all of the schedule.
@@ -265,7 +272,7 @@ _CPU_PRESETS = {
         roi_batch=128,
         detections=100,  # COCOeval counts at most 100.
         optimizer=replace(_SGD, base_learning_rate=0.02, clip_norm=5.0),
-        schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
+        schedule=Cosine(warmup_epochs=1.0, end_learning_rate=0.0),
     ),
 }
 
@@ -276,7 +283,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config) -> float:
-    """Estimates the memory per training image, in bytes (lab/bench/batch_memory.py: cpu-nuclei)."""
+    """Estimates the memory per training image, in bytes (measured with cpu-nuclei)."""
     height, width = config.padded_size
     return 1.2e8 * height * width / 256**2 * max(config.fpn_channels / 64, config.backbone_width / 16)
 

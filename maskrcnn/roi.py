@@ -9,7 +9,7 @@ import tensorflow as tf
 from common.detection import boxes as box_ops
 from common.detection import matching, roi_align, sampling
 from maskrcnn.config import Config
-from maskrcnn.rpn import Proposals
+from maskrcnn.rpn import Proposals, extra
 
 WEIGHTS = (10.0, 10.0, 5.0, 5.0)  # scales of the box codes (docs/sources.md, mlperf 2)
 
@@ -69,7 +69,8 @@ def sample(
     objects = tf.gather(boxes, index, batch_dims=1)
     # A region without an object may be empty, which would make its code infinite, so a box of one pixel replaces it.
     reference = tf.where(chosen.positive[..., None], regions, tf.ones_like(regions) * [0.0, 0.0, 1.0, 1.0])
-    codes = box_ops.encode(objects, box_ops.to_centres(reference), WEIGHTS)
+    more = extra(config.geometry)
+    codes = box_ops.encode(objects, box_ops.to_centers(reference, more), WEIGHTS, more)
     return Regions(tf.stop_gradient(regions), chosen.valid, label, codes, index)
 
 

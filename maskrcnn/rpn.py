@@ -16,6 +16,23 @@ from maskrcnn.config import Config
 WEIGHTS = (1.0, 1.0, 1.0, 1.0)  # scales of the proposal codes
 # Bounds exp() of a code, which would overflow early in training; from TFM official/vision/ops/box_ops.py.
 MAX_LOG_RATIO = math.log(1000 / 16)
+PIXEL_CENTER = 0.5  # Place of a pixel's center in the coordinates of boxes.
+
+
+def extra(geometry: str) -> float:
+    """Returns what a side counts beyond right - left when boxes are decoded, or encoded from regions."""
+    return 1.0 if geometry == "google" else 0.0
+
+
+def _of_edges(anchors: np.ndarray, geometry: str) -> np.ndarray:
+    """Returns anchors [A, 4], center form, in the coordinates of boxes, where the first pixel's edge is at 0."""
+    return anchors + [PIXEL_CENTER, PIXEL_CENTER, 0, 0] if geometry == "nvidia" else anchors
+
+
+def clipped(boxes: tf.Tensor, image_info: tf.Tensor, geometry: str) -> tf.Tensor:
+    """Clips corners [b, n, m, 4] to the images' contents; `image_info` [b, 3] starts with their heights and widths."""
+    size = tf.cast(image_info, boxes.dtype)[:, None, None, :2] - extra(geometry)
+    return box_ops.clip(boxes, size[..., 0], size[..., 1])
 
 
 class Proposals(NamedTuple):
@@ -33,6 +50,7 @@ def propose(
     candidates: int,
     proposals: int,
     overlap: float,
+    geometry: str = "plain",
 ) -> Proposals:
     """Suppresses within each level, among its `candidates` best anchors, then takes the best of all levels.
 
@@ -40,29 +58,38 @@ def propose(
 
     Args:
       logits, codes: [b, A_l] and [b, A_l, 4] of each level.
-      anchors: centres [A_l, 4] of each level, in pixels.
-      image_info: [b, 3], starting with content height and width in pixels; boxes are clipped to these, empty boxes
+      anchors: centers [A_l, 4] of each level, in pixels.
+      image_info: [b, 3], content height and width in pixels, and scale; boxes are clipped to the content, empty boxes
         dropped.
       candidates: maximum boxes per level before suppression.
       proposals: maximum boxes over all levels after suppression.
       overlap: IoU at or above which suppression drops the worse of two boxes of a level.
+      geometry: see `Config`.
     """
     width = max(min(candidates, x.shape[1]) for x in logits)
     best, corners, there = [], [], []
-    for score, code, centre in zip(logits, codes, anchors):
+    for score, code, center in zip(logits, codes, anchors):
         count = min(candidates, score.shape[1])
         top, index = tf.math.top_k(tf.stop_gradient(score), count)
         code = tf.gather(tf.stop_gradient(code), index, batch_dims=1)
-        centre = tf.gather(tf.constant(centre, code.dtype), index)
+        more = extra(geometry)
+        # The corners of an anchor, and with them its sides, count as those of a box.
+        center = _of_edges(center, geometry) + [more / 2, more / 2, more, more]
+        center = tf.gather(tf.constant(center, code.dtype), index)
         missing = [[0, 0], [0, width - count]]
         best.append(tf.pad(top, missing))
-        corners.append(tf.pad(box_ops.decode(code, centre, WEIGHTS, MAX_LOG_RATIO), [*missing, [0, 0]]))
+        decoded = box_ops.decode(code, center, WEIGHTS, MAX_LOG_RATIO, more)
+        corners.append(tf.pad(decoded, [*missing, [0, 0]]))
         there.append(tf.pad(tf.ones_like(top, tf.bool), missing))
     # All levels are suppressed at once, as [b, levels, width].
     ranked, inside, valid = tf.stack(best, 1), tf.stack(corners, 1), tf.stack(there, 1)
-    size = tf.cast(image_info, inside.dtype)[:, None, None, :2]
-    inside = box_ops.clip(inside, size[..., 0], size[..., 1])
-    kept = nms.suppress(inside, valid & (box_ops.area(inside) > 0), overlap)
+    inside = clipped(inside, image_info, geometry)
+    large = box_ops.area(inside) > 0
+    if geometry == "google":
+        # Google also drops boxes whose center is outside; after the clipping there is none.
+        least = 1 / tf.cast(image_info, inside.dtype)[:, None, None, 2:]
+        large &= tf.reduce_all(inside[..., 2:] - inside[..., :2] >= least, -1)
+    kept = nms.suppress(inside, valid & large, overlap)
     ranked = tf.where(kept, ranked, tf.fill(tf.shape(ranked), ranked.dtype.min))
     total = len(logits) * width
     top, index = tf.math.top_k(tf.reshape(ranked, [-1, total]), min(proposals, total))
@@ -94,21 +121,23 @@ def targets(
     """Matches every anchor with the objects, draws a balanced sample and encodes it.
 
     Args:
-      anchors: centre form [A, 4] of all levels.
+      anchors: center form [A, 4] of all levels.
       boxes: object boxes, corners [b, G, 4].
       classes: int32 [b, G], 0 for padding.
       noise: [b, A]; see `sampling.balanced`.
       image_info: [b, 3], starting with content height and width in pixels.
       config: the `rpn_*` fields are read.
     """
-    centres = tf.constant(anchors, boxes.dtype)
-    corners = box_ops.to_corners(centres)
+    centers = tf.constant(_of_edges(anchors, config.geometry), boxes.dtype)
+    corners = box_ops.to_corners(centers)
     iou = matching.overlaps(boxes, classes > 0, corners[None])
-    matches = matching.match(iou, config.rpn_positive, config.rpn_negative, force=True)
+    thresholds = config.rpn_positive, config.rpn_negative
+    matches = matching.match(iou, *thresholds, force=True, ties=config.geometry == "nvidia")
     counted = tf.ones_like(matches.state, tf.bool)
     if config.rpn_inside:
+        # There a box's last pixel must be below the size, so that the box may end at the content's edge.
         end = tf.cast(image_info[:, None, :2], corners.dtype)
-        counted = tf.reduce_all((corners[None, :, :2] >= 0) & (corners[None, :, 2:] < end), -1)
+        counted = tf.reduce_all((corners[None, :, :2] >= 0) & (corners[None, :, 2:] <= end), -1)
     sample = sampling.balanced(
         counted & tf.equal(matches.state, matching.POSITIVE),
         counted & tf.equal(matches.state, matching.NEGATIVE),
@@ -116,5 +145,5 @@ def targets(
         config.rpn_batch,
         int(config.rpn_batch * config.rpn_foreground),
     )
-    codes = box_ops.encode(tf.gather(boxes, matches.index, batch_dims=1), centres[None], WEIGHTS)
+    codes = box_ops.encode(tf.gather(boxes, matches.index, batch_dims=1), centers[None], WEIGHTS)
     return Targets(codes, sample.positive, sample.negative)

@@ -23,7 +23,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
     wide, tall = config.shapes[0], config.shapes[-1]
 
     def network(image: tf.Tensor, image_info: tf.Tensor) -> dict[str, tf.Tensor]:
-        return detect(model, task.normalised({"image": image, "image_info": image_info}), config)
+        return detect(model, task.normalized({"image": image, "image_info": image_info}), config)
 
     def one(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         image = coco_records.decoded(encoded)

@@ -23,7 +23,7 @@ def stages(path: pathlib.Path, images: np.ndarray, replicas: Replicas) -> list[n
     changes = {"backbone_width": common.WIDTH, "batch_norm_epsilon": common.EPSILON, "batch_norm": "frozen"}
     config = dataclasses.replace(PRESETS["cpu-tiny"], global_batch_size=1, **changes)
     image = tf_keras.Input(images.shape[1:], batch_size=1, dtype="float64")
-    maps = backbone.stages(Layers.of(config, replicas, precision("fp64")), image)
+    maps = backbone.stages(Layers.from_config(config, replicas, precision("fp64")), image)
     network = tf_keras.Model(image, list(maps.values()))
     backbone.load(network, path, replicas)
     return [x.numpy() for x in network(images)]

@@ -51,11 +51,10 @@ class Task(task.Task):
         return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, steps)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
-        found = losses(model, self.normalised(batch), self.config, model.next_draw())
-        return {name: term for name, term in found.items() if self.config.train_mask_head or name != "mask"}
+        return losses(model, self.normalized(batch), self.config, model.next_draw())
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
-        detections = detect(model, self.normalised(batch), self.config)
+        detections = detect(model, self.normalized(batch), self.config)
         # Boxes as fractions of the content, which equal fractions of the original image for any frame.
         size = tf.maximum(tf.tile(batch["image_info"][:, None, :2], [1, 1, 2]), 1.0)
         boxes = detections["boxes"] / tf.cast(size, detections["boxes"].dtype)
@@ -105,6 +104,6 @@ class Task(task.Task):
         details = {f"{name}_{s}": found[name][s] for name in _KINDS for s in ("AP50", "AP75")}
         return Quality(value, self.config.met(value), details, coco_eval.by_class(found["BBOX"]))
 
-    def normalised(self, batch: Batch) -> Batch:
+    def normalized(self, batch: Batch) -> Batch:
         """Returns the batch with the network's input instead of the pixels."""
-        return pipeline.normalised(batch, self._precision.variable)
+        return pipeline.normalized(batch, self._precision.variable)

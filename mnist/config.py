@@ -20,7 +20,7 @@ class Data:
     Attributes:
       held_out: number of images at the end of the training set to evaluate on instead of training on, for choosing
         hyperparameters without the test set; 0 evaluates on the test set.
-      pixel_scale, pixel_offset: the network sees scale * value + offset for grey values 0..255.
+      pixel_scale, pixel_offset: the network sees scale * value + offset for gray values 0..255.
     """
 
     held_out: int = 0
@@ -42,7 +42,6 @@ class Config(RunConfig):
       hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
       hidden_layers, hidden_units, activation: number, width and activation of the hidden layers of "mlp".
       dropout: dropout rate of each hidden layer's outputs in "mlp".
-      recurrent: False shows "lstm" only the image's last row, a deliberate fault for tests.
     """
 
     benchmark: str = "mnist"
@@ -63,17 +62,14 @@ class Config(RunConfig):
     hidden_units: int = 528
     activation: str = "sigmoid"
     dropout: float = 0.0
-    recurrent: bool = True
     data: Data = Data()
 
+    partitions: ClassVar[int] = 1  # Only networks of images have parts.
+    schedules: ClassVar[tuple[str, ...]] = ("poly",)
     quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
-        if self.partitions > 1:
-            raise UserError(
-                f"config.partitions={self.partitions}: mnist does not partition its images; use 1"
-            )
         one_of(self, "model", MODELS)
         one_of(self, "activation", ACTIVATIONS)
         at_least(self, 1, "image_size", "num_classes", "lstm_units", "hidden_layers", "hidden_units")

@@ -25,10 +25,15 @@ FIX = "make it with mnist/init_datasets.sh"
 
 
 def find(folder: str | os.PathLike, name: str) -> Path:
-    """Returns the path of `name` or `name`.gz in `folder`. Raises UserError if the folder has neither."""
-    for path in (Path(folder) / name, Path(folder) / f"{name}.gz"):
-        if path.is_file():
-            return path
+    """Returns the path of `name` or `name`.gz in `folder`; also train-images.idx3-ubyte, as unpackers name it.
+
+    Raises UserError if the folder has none.
+    """
+    for form in (name, name.replace("-idx", ".idx")):
+        # Archives may unpack a file into a folder of its name.
+        for path in (Path(folder) / form, Path(folder) / f"{form}.gz", Path(folder) / form / form):
+            if path.is_file():
+                return path
     raise UserError(f"{Path(folder) / name}[.gz] is not there; {FIX}")
 
 

@@ -21,7 +21,6 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     body = {"lstm": _lstm, "mlp": _mlp, "cnn": _cnn}[config.model]
     features = body(config, replicas, precision, images)
     logits = tf_keras.layers.Dense(config.num_classes, dtype=precision.full, name="logits")
-    logits.is_output = True
     return tf_keras.Model(images, logits(features), name=config.model)
 
 
@@ -47,8 +46,6 @@ class RowReader(tf_keras.layers.Layer):
     def call(self, images: tf.Tensor) -> tf.Tensor:
         """Reads [b, S, S] -> [b, units]."""
         rows = tf.transpose(images, [1, 0, 2])
-        if not self._config.recurrent:
-            rows = rows[-1:]
         if self._config.folded:
             return self._folded(rows)
         _, (h, _) = self.lstm(self.transform(rows))
@@ -67,11 +64,6 @@ class RowReader(tf_keras.layers.Layer):
         recurrent = tf.convert_to_tensor(lstm.recurrent_kernel)
         _, (h, _) = hoisted(rows, kernel, recurrent, bias, (zeros, zeros), None, self._precision)
         return h
-
-    def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
-        """Counts the multiply-adds of one example, for `common.train.describe`."""
-        steps, pixels = inputs
-        return steps * (pixels * self._config.lstm_units + self.lstm.multiply_adds_per_step())
 
 
 def _lstm(config: Config, replicas: Replicas, precision: Precision, x: tf.Tensor) -> tf.Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 from common.config.choices import Rule
 from common.config.optimizer import Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
-from common.config.schema import Schedule
+from common.config.schedule import Constant
 from mnist.config import Config, Data
 
 
@@ -40,13 +40,13 @@ _LEGW = Config(
     global_batch_size=128,
     train_epochs=25.0,
     optimizer=Sgd(base_learning_rate=0.04, momentum=0.9, scaled_momentum=True),
-    schedule=Schedule(kind="constant", warmup_epochs=0.05),
+    schedule=Constant(warmup_epochs=0.05),
 )
 
 # MagmaDNN, section 3.1; pixels are scaled by v / 128 - 1 as in its example programs.
 _MAGMADNN = Config(
     division="open",
-    schedule=Schedule(kind="constant", warmup_epochs=0.0),
+    schedule=Constant(warmup_epochs=0.0),
     data=Data(pixel_scale=1 / 128, pixel_offset=-1.0),
 )
 
@@ -64,7 +64,7 @@ PRESETS: dict[str, Config] = named(
             train_epochs=20.0,
             lstm_units=64,
             optimizer=Sgd(base_learning_rate=0.05, momentum=0.9, scaled_momentum=True),
-            schedule=Schedule(kind="constant", warmup_epochs=0.5),
+            schedule=Constant(warmup_epochs=0.5),
         ),
         # Presets "cpu-128" to "cpu-8192".
         **legw_family(
@@ -97,7 +97,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config, units: float = 38, pixels: float = 59, classes: float = 6) -> float:
-    """Estimates the memory per image, in bytes (lab/bench/batch_memory.py: cpu-128; the LSTM reads a row a step)."""
+    """Estimates the memory per image, in bytes (measured with cpu-128; the LSTM reads a row a step)."""
     size = config.image_size
     return units * size * max(config.lstm_units, 128) + pixels * size**2 + classes * config.num_classes
 

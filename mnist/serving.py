@@ -1,4 +1,4 @@
-"""Classifies encoded pictures of digits: grey values, scaled to the network's size."""
+"""Classifies encoded pictures of digits: gray values, scaled to the network's size."""
 
 from collections.abc import Sequence
 

@@ -24,14 +24,14 @@ _STROKES += ("ba ae ef fd dc", "ab be", "ab bf fe ea cd", "dc ca ab bf fe")
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """Number and difficulty of the images. Lengths are fractions of half the image's side; grey values are 0..1.
+    """Number and difficulty of the images. Lengths are fractions of half the image's side; gray values are 0..1.
 
     Attributes:
       seed: seeds all draws.
       train_images, eval_images: images per set; the second is not a multiple of a batch, so that padding occurs.
       image_size: side, in pixels.
       height: range of half a digit's height.
-      offset: maximum distance between the digit's centre and the image's centre along each axis.
+      offset: maximum distance between the digit's center and the image's center along each axis.
       rotation: angles are drawn from +-rotation, in degrees.
       slant: shear is drawn from +-slant.
       thickness: range of half a stroke's width.

@@ -18,13 +18,15 @@ class Data:
 
     Attributes:
       eval_split: text to evaluate on: "test", or "valid" for choosing hyperparameters.
-      train_file, valid_file, test_file: text files inside the data folder; words between blanks, one sentence per line.
     """
 
     eval_split: str = "test"
-    train_file: str = "ptb.train.txt"
-    valid_file: str = "ptb.valid.txt"
-    test_file: str = "ptb.test.txt"
+
+    # Constants of every preset.
+    # Text files inside the data folder; words between blanks, one sentence per line.
+    train_file: ClassVar[str] = "ptb.train.txt"
+    valid_file: ClassVar[str] = "ptb.valid.txt"
+    test_file: ClassVar[str] = "ptb.test.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +46,16 @@ class Config(RunConfig):
       forget_bias: initial bias of the forget gates, instead of 0; TensorFlow's cells use 1 by default.
       dropout: dropout rate on the embedding and each LSTM's output, as in Zaremba et al.; 0 is "small".
       hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
-      carry: False starts every step from a zero state, a deliberate fault for tests.
+      carry: False starts every step from a zero state, to which lab/studies/legw_values.py compares.
     """
 
     benchmark: str = "ptb"
-    model: str = "lstm"
     precision: str = "fp32"
     num_train_examples: int = 929589
     num_eval_examples: int = 82430
     global_batch_size: int = 20
     eval_batch_size: int = 20
     train_epochs: float = 13.0
-    steps_per_epoch_rounding: str = "floor"
     quality_target: float | None = 116.5
     vocabulary_size: int = rule_field(10000)
     units: int = 200
@@ -68,6 +68,10 @@ class Config(RunConfig):
     carry: bool = True
     data: Data = Data()
 
+    partitions: ClassVar[int] = 1  # Only networks of images have parts.
+    steps_per_epoch_rounding: ClassVar[str] = "floor"
+    model: ClassVar[str] = "lstm"
+    schedules: ClassVar[tuple[str, ...]] = ("step", "poly")
     quality: ClassVar[Measure] = Measure("perplexity", lower_is_better=True)
 
     @property
@@ -92,9 +96,6 @@ class Config(RunConfig):
 
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
-        if self.partitions > 1:
-            raise UserError(f"config.partitions={self.partitions}: ptb has no images to partition; use 1")
-        one_of(self, "model", ("lstm",))
         positive(self, "init_scale")
         at_least(self, 1, "vocabulary_size", "units", "layers", "num_steps")
         fraction(self, "dropout")

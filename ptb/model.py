@@ -40,8 +40,6 @@ def state_size(config: Config) -> int:
 class Logits(tf_keras.layers.Dense):
     """A dense layer on [b, T, n] in `precision.variable`; only its product, most of the work, runs in `compute`."""
 
-    is_output = True
-
     def __init__(self, units: int, precision: Precision, **kwargs):
         super().__init__(units, dtype=precision.full, **kwargs)
         self._precision = precision
@@ -101,10 +99,6 @@ class Reader(tf_keras.layers.Layer):
             x = drop(dropout, x, training)
             after += last
         return tf.transpose(x, [1, 0, 2]), tf.concat(after, 1)
-
-    def multiply_adds(self, inputs: tuple, outputs: tuple) -> int:
-        """Counts the multiply-adds of one sequence, for `common.train.describe`."""
-        return self._config.num_steps * sum(lstm.multiply_adds_per_step() for lstm in self.lstms)
 
 
 class CarriedState(tf_keras.layers.Layer):

@@ -11,7 +11,7 @@ from typing import Any
 from common.config.choices import Rule
 from common.config.optimizer import Sgd
 from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
-from common.config.schema import Schedule
+from common.config.schedule import Step
 from ptb.config import Config
 
 
@@ -42,9 +42,7 @@ _LEGW = Config(
     global_batch_size=20,
     train_epochs=13.0,
     optimizer=Sgd(base_learning_rate=0.03, momentum=0.9, scaled_momentum=True, clip_norm=5.0),
-    schedule=Schedule(
-        kind="step", warmup_epochs=0.025, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5
-    ),
+    schedule=Step(warmup_epochs=0.025, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5),
 )
 
 PRESETS: dict[str, Config] = named(
@@ -63,9 +61,7 @@ PRESETS: dict[str, Config] = named(
             num_steps=10,
             quality_target=4.0,
             optimizer=Sgd(base_learning_rate=0.1, momentum=0.9, scaled_momentum=True, clip_norm=5.0),
-            schedule=Schedule(
-                kind="step", warmup_epochs=0.1, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5
-            ),
+            schedule=Step(warmup_epochs=0.1, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5),
         ),
         # Presets "cpu-20" to "cpu-640".
         **legw_family(
@@ -79,7 +75,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config, logits: float = 8, units: float = 60) -> float:
-    """Estimates the memory per stream in a step, in bytes (lab/bench/batch_memory.py: cpu-20, mostly logits)."""
+    """Estimates the memory per stream in a step, in bytes (measured with cpu-20, mostly logits)."""
     return config.num_steps * (logits * config.vocabulary_size + units * config.layers * config.units)
 
 

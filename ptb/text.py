@@ -38,7 +38,7 @@ def read(path: str | os.PathLike) -> list[str]:
     except FileNotFoundError:
         raise UserError(f"{path} is not there; {FIX}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is no UTF-8 text; {FIX}") from error
+        raise UserError(f"{path}: byte {error.start} is not UTF-8 text; {FIX}") from error
     except OSError as error:
         raise UserError(f"{path}: cannot read it: {error.strerror}; {FIX}") from error
     # Text after the last newline counts as a line only if it has a word.

@@ -1,4 +1,4 @@
-"""Augments SSD's training images: a random crop that overlaps every object enough, mirroring, colour changes.
+"""Augments SSD's training images: a random crop that overlaps every object enough, mirroring, color changes.
 
 All draws are stateless, so an image's augmentation depends only on its key.
 """
@@ -9,7 +9,7 @@ from common.data.images import resize, to_uint8
 from common.detection import boxes as box_ops
 from ssd.config import Data
 
-_FLIP, _COLOUR = 1 << 62, 1 << 61  # Make the keys of the draws differ; record numbers stay far below.
+_FLIP, _COLOR = 1 << 62, 1 << 61  # Make the keys of the draws differ; record numbers stay far below.
 # Maximum passes of `crop_window`. Each pass draws "no crop", which ends the search, with probability 1/7 or more;
 # (6/7)^50 is 0.05 %.
 _PASSES = 50
@@ -29,7 +29,7 @@ def train(
       data: parameters of the augmentation.
 
     Returns:
-      (uint8 [size, size, 3], boxes [m, 4], classes [m]), without objects whose centre is outside the crop.
+      (uint8 [size, size, 3], boxes [m, 4], classes [m]), without objects whose center is outside the crop.
     """
     window = crop_window(boxes, key, data) if data.crop else tf.constant([0.0, 0.0, 1.0, 1.0])
     if data.resize == "legacy_bilinear":  # G6 ssd/dataloader.py, ssd_crop: no window is rounded to pixels.
@@ -43,20 +43,20 @@ def train(
         heads = tf.random.stateless_uniform([], key + _FLIP, alg="philox") < 0.5
         pixels = tf.cond(heads, lambda: tf.reverse(pixels, [1]), lambda: pixels)
         boxes = tf.cond(heads, lambda: box_ops.flip_columns(boxes), lambda: boxes)
-    return to_uint8(tf.ensure_shape(colours(pixels, key, data), [size, size, 3])), boxes, classes
+    return to_uint8(tf.ensure_shape(colors(pixels, key, data), [size, size, 3])), boxes, classes
 
 
 def crop_window(boxes: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
     """Draws the crop: corners [4] as fractions of the image (docs/sources.md, mlperf 2, SSD).
 
     Each pass draws a minimum overlap, or "no crop at all", and `crop_attempts` proposals. It uses the first proposal
-    that has an allowed aspect, overlaps every object by more than the minimum and contains the centre of at least one
+    that has an allowed aspect, overlaps every object by more than the minimum and contains the center of at least one
     object.
     """
     whole = tf.constant([0.0, 0.0, 1.0, 1.0])
     options = tf.constant(data.crop_overlaps)
     attempts = data.crop_attempts
-    centres = box_ops.to_centres(boxes)[:, :2]
+    centers = box_ops.to_centers(boxes)[:, :2]
 
     def one_pass(number: tf.Tensor, _: tf.Tensor, __: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         draws = tf.random.stateless_uniform(
@@ -71,7 +71,7 @@ def crop_window(boxes: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
         fits = (aspect > data.crop_aspect[0]) & (aspect < data.crop_aspect[1])
         minimum = tf.gather(options, tf.minimum(option, len(data.crop_overlaps) - 1))
         fits &= tf.reduce_all(box_ops.iou(windows, boxes) > minimum, -1)
-        fits &= tf.reduce_any(_inside(centres, windows), -1)
+        fits &= tf.reduce_any(_inside(centers, windows), -1)
         uncropped = option >= len(data.crop_overlaps)
         chosen = tf.where(uncropped, whole, windows[tf.argmax(tf.cast(fits, tf.int32))])
         done = uncropped | tf.reduce_any(fits)
@@ -88,7 +88,7 @@ def crop_window(boxes: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
 def cropped(
     image: tf.Tensor, boxes: tf.Tensor, classes: tf.Tensor, window: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Crops an image to `window`, keeps the objects whose centres lie inside and clips their boxes to its borders."""
+    """Crops an image to `window`, keeps the objects whose centers lie inside and clips their boxes to its borders."""
     sides = tf.cast(tf.shape(image)[:2], tf.float32)
     begin = tf.cast(window[:2] * sides, tf.int32)
     end = tf.maximum(tf.cast(tf.round(window[2:] * sides), tf.int32), begin + 1)
@@ -99,8 +99,8 @@ def cropped(
 
 
 def within(boxes: tf.Tensor, classes: tf.Tensor, window: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Keeps the objects whose centres lie inside a window; their boxes become fractions of it, clipped."""
-    keep = _inside(box_ops.to_centres(boxes)[:, :2], window[None])[0]
+    """Keeps the objects whose centers lie inside a window; their boxes become fractions of it, clipped."""
+    keep = _inside(box_ops.to_centers(boxes)[:, :2], window[None])[0]
     boxes, classes = tf.boolean_mask(boxes, keep), tf.boolean_mask(classes, keep)
     return box_ops.clip((boxes - tf.tile(window[:2], [2])) / tf.tile(window[2:] - window[:2], [2])), classes
 
@@ -111,9 +111,9 @@ def _inside(points: tf.Tensor, windows: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(after & (points[None] < windows[:, None, 2:]), -1)
 
 
-def colours(pixels: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
+def colors(pixels: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
     """Changes brightness, contrast, saturation and hue of float32 [H, W, 3], values 0..255, in this order."""
-    draw = tf.random.stateless_uniform([4], key + _COLOUR, -1.0, 1.0, alg="philox")
+    draw = tf.random.stateless_uniform([4], key + _COLOR, -1.0, 1.0, alg="philox")
     limits = tf.constant([data.brightness, data.contrast, data.saturation, data.hue])
     change = draw * limits
     # G6 ssd/dataloader.py, color_jitter: a summand, then each channel's own mean.
@@ -121,11 +121,11 @@ def colours(pixels: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
         image = tf.image.adjust_contrast(pixels / 255 + change[0], 1 + change[1])
         return tf.image.adjust_hue(tf.image.adjust_saturation(image, 1 + change[2]), change[3]) * 255
     image = tf.clip_by_value(pixels / 255 * (1 + change[0]), 0.0, 1.0)
-    # Contrast is scaled about the mean of the grey image, as in the reference's library.
-    grey = tf.reduce_mean(tf.image.rgb_to_grayscale(image))
-    image = tf.clip_by_value(grey + (image - grey) * (1 + change[1]), 0.0, 1.0)
-    grey = tf.image.rgb_to_grayscale(image)
-    image = tf.clip_by_value(grey + (image - grey) * (1 + change[2]), 0.0, 1.0)
+    # Contrast is scaled about the mean of the gray image, as in the reference's library.
+    gray = tf.reduce_mean(tf.image.rgb_to_grayscale(image))
+    image = tf.clip_by_value(gray + (image - gray) * (1 + change[1]), 0.0, 1.0)
+    gray = tf.image.rgb_to_grayscale(image)
+    image = tf.clip_by_value(gray + (image - gray) * (1 + change[2]), 0.0, 1.0)
     if data.hue:
         image = tf.image.adjust_hue(image, change[3])
     return image * 255

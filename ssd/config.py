@@ -6,8 +6,8 @@ from typing import ClassVar
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import RESIZES, at_least, fraction, interval, one_of, part, positive, within
-from common.config.schema import RunConfig
+from common.config.ranges import RESIZES, at_least, interval, one_of, within
+from common.config.schema import FrozenStages, RunConfig
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
@@ -27,16 +27,13 @@ class Data:
       crop: the random crop of SSD; False leaves whole images.
       crop_attempts: proposals for each drawn minimum overlap; the log calls it max_samples.
       crop_sides: range of a crop's sides, as fractions of the image's sides.
-      crop_aspect: range of a crop's width / height.
-      crop_overlaps: minimum overlaps (IoU) of all boxes with the crop; each pass draws one of them or "no crop at all".
+      crop_overlaps: all boxes overlap the crop by more (IoU) than a minimum; each pass draws one of these minima or "no
+        crop at all". -1 requires no overlap, as in NVIDIA's code.
       flip: mirror half of the training images.
-      brightness, contrast, saturation: factors are drawn from 1 +- these.
-      hue: maximum hue rotation, as a fraction of a circle.
+      contrast, saturation: factors are drawn from 1 +- these.
       resize: interpolation, of common.config.ranges.RESIZES; "legacy_bilinear" cuts crops as TensorFlow's
         crop_and_resize.
-      colours: how colours change: "torch", about grey values, or "tensorflow", its own operations (G6, G7).
-      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
-      deterministic: runs with the same seed read examples in the same order.
+      colours: how colors change: "torch", about gray values, or "tensorflow", its own operations (G6, G7).
     """
 
     train_pattern: str = "train-*"
@@ -48,21 +45,27 @@ class Data:
     crop: bool = True
     crop_attempts: int = 50
     crop_sides: tuple[float, ...] = (0.3, 1.0)
-    crop_aspect: tuple[float, ...] = (0.5, 2.0)
     crop_overlaps: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
     flip: bool = True
-    brightness: float = 0.125
     contrast: float = 0.5
     saturation: float = 0.5
-    hue: float = 0.05
     resize: str = later_field("bilinear")
     colours: str = later_field("torch")
-    private_threads: int = system_field(0)
-    deterministic: bool = system_field(True)
+
+    # Constants of every preset.
+    # Number of threads in the tf.data pool; 0 lets tf.data choose.
+    private_threads: ClassVar[int] = 0
+    # Runs with the same seed read examples in the same order.
+    deterministic: ClassVar[bool] = True
+    # Maximum hue rotation, as a fraction of a circle.
+    hue: ClassVar[float] = 0.05
+    brightness: ClassVar[float] = 0.125
+    # Range of a crop's width / height.
+    crop_aspect: ClassVar[tuple[float, ...]] = (0.5, 2.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(BatchNormSpan, RunConfig):
+class Config(BatchNormSpan, FrozenStages, RunConfig):
     """All settings of a run of SSD.
 
     Attributes:
@@ -75,18 +78,12 @@ class Config(BatchNormSpan, RunConfig):
       anchor_scales: anchor size of each level, plus one more size, in pixels of a 300 pixel image.
       anchor_steps: anchor spacing of each level, in pixels of a 300 pixel image.
       anchors_per_cell: 4 or 6 for each level.
-      match_overlap: minimum IoU with an object for a positive anchor.
-      negatives_per_positive: number of hardest negatives in an image's loss per positive.
       score_threshold: a detection must score more than this.
-      suppression_overlap: IoU at or above which suppression drops the worse of two detections of a class.
       candidates: number of best detections per class that enter suppression.
       detections: maximum number of detections per image.
-      anchor_shift: offset, in cells, added to the anchors when detections are decoded; a deliberate fault for tests.
       batch_norm_span: number of images that share batch-norm statistics; 0: one replica's micro-batch.
-      batch_norm_momentum: momentum of the moving averages.
-      batch_norm_epsilon: added to the variance.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
-      bias_initializer: bias initialiser of the extra feature maps' and prediction convolutions: "zeros" as in Google's
+      bias_initializer: bias initializer of the extra feature maps' and prediction convolutions: "zeros" as in Google's
         code, or "fan_in", uniform in +-1 / sqrt(fan-in), as in the reference (PyTorch's default) and NVIDIA's code.
         "prior" is "zeros", but the classes' prediction starts with the background almost everywhere.
       backbone: checkpoint of a ResNet-34 to start from (ssd/backbone.py); "" starts from scratch.
@@ -96,7 +93,6 @@ class Config(BatchNormSpan, RunConfig):
     """
 
     benchmark: str = "ssd"
-    model: str = "ssd300_resnet34"
     num_train_examples: int = 117266
     num_eval_examples: int = 5000
     quality_target: float | None = 0.23
@@ -108,16 +104,10 @@ class Config(BatchNormSpan, RunConfig):
     anchor_scales: tuple[float, ...] = (21.0, 45.0, 99.0, 153.0, 207.0, 261.0, 315.0)
     anchor_steps: tuple[float, ...] = (8.0, 16.0, 32.0, 64.0, 100.0, 300.0)
     anchors_per_cell: tuple[int, ...] = (4, 6, 6, 6, 4, 4)
-    match_overlap: float = 0.5
-    negatives_per_positive: int = 3
     score_threshold: float = 0.05
-    suppression_overlap: float = 0.5
     candidates: int = 200
     detections: int = 200
-    anchor_shift: float = 0.0
     batch_norm_span: int = 0
-    batch_norm_momentum: float = 0.9
-    batch_norm_epsilon: float = 1e-5
     space_to_depth: bool = system_field(False)
     backbone: str = ""
     epoch_images: int = 0
@@ -125,11 +115,25 @@ class Config(BatchNormSpan, RunConfig):
     bias_initializer: str = later_field("zeros")
     data: Data = Data()
 
+    # Constants of every preset.
+    # Minimum IoU with an object for a positive anchor.
+    match_overlap: ClassVar[float] = 0.5
+    # Number of hardest negatives in an image's loss per positive.
+    negatives_per_positive: ClassVar[int] = 3
+    # IoU at or above which suppression drops the worse of two detections of a class.
+    suppression_overlap: ClassVar[float] = 0.5
+    # Momentum of the moving averages.
+    batch_norm_momentum: ClassVar[float] = 0.9
+    # Added to the variance.
+    batch_norm_epsilon: ClassVar[float] = 1e-5
+
     # The stem and the three stages of the residual network.
     stages: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("conv1", "bn1"),
         *((f"layer{stage}.",) for stage in range(1, 4)),
     )
+    model: ClassVar[str] = "ssd300_resnet34"
+    schedules: ClassVar[tuple[str, ...]] = ("step", "cosine")
     quality: ClassVar[Measure] = Measure("box mAP")
 
     weights_field: ClassVar[str] = "backbone"
@@ -137,7 +141,6 @@ class Config(BatchNormSpan, RunConfig):
 
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
-        one_of(self, "model", ("ssd300_resnet34",))
         if self.optimizer.name != "sgd" and not self.optimizer.is_own:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
         one_of(self, "data.cache", CACHES)
@@ -146,17 +149,12 @@ class Config(BatchNormSpan, RunConfig):
         one_of(self, "bias_initializer", BIAS_INITIALIZERS)
         at_least(self, 1, "image_size", "width", "candidates", "detections")
         at_least(self, 1, "data.max_boxes", "data.crop_attempts", "data.shuffle_buffer")
-        at_least(self, 0, "data.private_threads", "epoch_images", "logged_rate_batch")
-        at_least(self, 0, "strided_extras", "valid_extras", "negatives_per_positive")
-        within(
-            self, 0, 1, "data.brightness", "data.contrast", "data.saturation", "data.hue", "data.crop_sides"
-        )
-        within(self, 0, 1, "data.crop_overlaps", "score_threshold")
+        at_least(self, 0, "epoch_images", "logged_rate_batch", "strided_extras", "valid_extras")
+        within(self, 0, 1, "data.contrast", "data.saturation", "data.crop_sides")
+        within(self, 0, 1, "score_threshold")
+        within(self, -1, 1, "data.crop_overlaps")
         within(self, 0.1, 1e4, "anchor_scales", "anchor_steps")  # Others have infinite codes or areas.
-        part(self, "match_overlap", "suppression_overlap")
-        fraction(self, "batch_norm_momentum")
-        positive(self, "batch_norm_epsilon")
-        interval(self, "data.crop_sides", "data.crop_aspect")
+        interval(self, "data.crop_sides")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
         if self.space_to_depth and self.image_size % 2:

@@ -19,11 +19,13 @@ PREVIEW = "cpu-nuclei"  # The page shows this preset's sizes.
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`; see common.detection.custom_pictures.convert."""
-    counts, *rest = custom_pictures.convert("ssd", sources[0], out, options, masks=False)
-    # Training skips images without an object.
-    fields = {"num_train_examples": counts.with_objects}
-    defaults = {"data.max_boxes": counts.most, "data.shuffle_buffer": min(counts.with_objects, 4096)}
-    return custom_pictures.made("ssd", out, counts, *rest, fields, defaults)
+
+    def settings(_: int, with_objects: int, most: int) -> tuple[dict, dict]:
+        # Training skips images without an object.
+        defaults = {"data.max_boxes": most, "data.shuffle_buffer": min(with_objects, 4096)}
+        return {"num_train_examples": with_objects}, defaults
+
+    return custom_pictures.convert("ssd", sources[0], out, options, False, settings)
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:

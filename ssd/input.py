@@ -1,7 +1,7 @@
 """Reads COCO TFRecords into SSD's batches: augmented for training, only resized for evaluation.
 
 A batch is {"image": uint8 [b, S, S, 3], "boxes": float32 [b, G, 4] corners as fractions of the image, "classes": int32
-[b, G], 0 for no object, "image_id": int64 [b], "weight": float32 [b]}. Matching and `normalise` run on the device.
+[b, G], 0 for no object, "image_id": int64 [b], "weight": float32 [b]}. Matching and `normalize` run on the device.
 Evaluation batches have no objects, because the annotation file holds the ground truth.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from common.data import padding, pipeline, record_stream, tfrecords
-from common.data.images import normalise_rgb, resize, to_uint8
+from common.data.images import normalize_rgb, resize, to_uint8
 from common.detection import coco_records
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -119,9 +119,9 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def normalise(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+def normalize(image: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
     """Computes (image - mean) / standard deviation per channel of [b, H, W, 3], values 0..255, on the device."""
-    return tf.cast(normalise_rgb(image, dtype), dtype)
+    return tf.cast(normalize_rgb(image, dtype), dtype)
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
@@ -169,7 +169,7 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[s
         "encoded": objects["encoded"],
         "image_id": objects["image_id"],
         "boxes": tf.clip_by_value(objects["boxes"], 0.0, 1.0),
-        "classes": categories.of(objects),
+        "classes": categories.classes_of(objects),
     }
 
 

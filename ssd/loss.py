@@ -25,7 +25,7 @@ def targets(boxes: tf.Tensor, classes: tf.Tensor, anchors: tf.Tensor, overlap: f
     Args:
       boxes: corners [b, G, 4].
       classes: int32 [b, G], 0 for padding.
-      anchors: centre form [A, 4], of the boxes' dtype.
+      anchors: center form [A, 4], of the boxes' dtype.
       overlap: minimum IoU with an object for a positive anchor; the best anchor of an object is always positive.
     """
     iou = matching.overlaps(boxes, classes > 0, box_ops.to_corners(anchors)[None])

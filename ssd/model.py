@@ -34,7 +34,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     """Builds the network.
 
     Returns:
-      A functional model: images [b, S, S, 3], normalised, any float dtype -> (codes [b, A, 4], logits [b, A, classes])
+      A functional model: images [b, S, S, 3], normalized, any float dtype -> (codes [b, A, 4], logits [b, A, classes])
       in `precision.variable`, anchors in the order of `anchors`. If replicas share images, each replica gets the
       outputs for its own images (`Spatial.own_images`), so that loss and suppression are computed once.
     """
@@ -86,7 +86,7 @@ def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
 
     Layer names match published checkpoints (torchvision's), which ssd/backbone.py reads.
     """
-    x = net.norm("bn1", relu=True)(net.stem(x, net.config.width, "conv1"))
+    x = net.sync_batch_norm("bn1", relu=True)(net.stem(x, net.config.width, "conv1"))
     x = net.max_pool(x, 1)
     for stage, (blocks, stride) in enumerate(zip(BLOCKS, STRIDES)):
         for block in range(blocks):
@@ -98,11 +98,11 @@ def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
 
 def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: bool, name: str) -> tf.Tensor:
     """Applies two 3x3 convolutions and a shortcut; the first block of a wider stage projects the shortcut."""
-    y = net.norm(f"{name}.bn1", relu=True)(net.conv(x, filters, 3, stride, f"{name}.conv1"))
-    y = net.norm(f"{name}.bn2")(net.conv(y, filters, 3, 1, f"{name}.conv2"))
+    y = net.sync_batch_norm(f"{name}.bn1", relu=True)(net.conv(x, filters, 3, stride, f"{name}.conv1"))
+    y = net.sync_batch_norm(f"{name}.bn2")(net.conv(y, filters, 3, 1, f"{name}.conv2"))
     if project:
         x = net.conv(x, filters, 1, stride, f"{name}.downsample.0")
-        x = net.norm(f"{name}.downsample.1")(x)
+        x = net.sync_batch_norm(f"{name}.downsample.1")(x)
     return net.residual(y, x)
 
 
@@ -140,7 +140,7 @@ class _Layers(ImageLayers):
     def _biased(
         self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int, name: str, starts: Any = None
     ) -> tf.Tensor:
-        """Applies a convolution with bias and the reference's initialisation, Xavier uniform."""
+        """Applies a convolution with bias and the reference's initialization, Xavier uniform."""
         bias: Any = "zeros" if starts is None else starts
         if self.config.bias_initializer == "fan_in":
             bound = (size * size * x.shape[-1]) ** -0.5

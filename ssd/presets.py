@@ -14,7 +14,7 @@ from common.config.clock import Clock
 from common.config.hardware import Machine
 from common.config.optimizer import Sgd
 from common.config.presets import later_machines, named, published, without_metadata
-from common.config.schema import Schedule
+from common.config.schedule import Cosine, Step
 from ssd.config import Config, Data
 
 
@@ -37,6 +37,8 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     }
     if schedule.kind == "step":
         pairs["opt_learning_rate_decay_boundary_epochs"] = list(schedule.boundaries)
+        if not config.logged_rate_batch:  # NVIDIA's PyTorch logs have the epochs under this key, too.
+            pairs["opt_learning_rate_decay_steps"] = list(schedule.boundaries)
     return without_metadata(pairs)
 
 
@@ -44,7 +46,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 _SGD = Sgd(momentum=0.9, weight_decay=5e-4, skip_kinds=(), scaled_momentum=True)
 
 # Google's code rounds the steps of the drops down.
-_STEPS = Schedule(kind="step", drops_round_down=True)
+_STEPS = Step(drops_round_down=True)
 
 # --- Round v0.6. The schedules count 120,000 images per epoch. Evaluations come after 120,000 and 160,000 steps of 32
 # images, then every 20,000 steps (G6 tpu-v3-2048-ssd/ssd/ssd_constants.py: EVAL_STEPS); a block is a loop of 20,000.
@@ -137,8 +139,9 @@ _V100_8 = Config(
     batch_norm_span=120,
     bias_initializer="fan_in",
     optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
-    schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
-    data=Data(crop_attempts=1, resize="antialiased"),
+    schedule=Step(warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
+    # Minus infinity there for "no requirement" (utils.py 146); the MXNet row's DALI compares with >=, so 0 is the same.
+    data=Data(crop_attempts=1, crop_overlaps=(-1.0, 0.1, 0.3, 0.5, 0.7, 0.9), resize="antialiased"),
 )
 
 _V07_PRESETS = {
@@ -190,7 +193,7 @@ _V07_PRESETS = {
         eval_batch_size=2560,
         batch_norm_span=24,
         optimizer=replace(_SGD, base_learning_rate=0.14, weight_decay=1.7e-4),
-        schedule=Schedule(kind="step", warmup_epochs=5.0, warmup_steps=850.0, boundaries=(44.0, 55.0)),
+        schedule=Step(warmup_epochs=5.0, warmup_steps=850.0, boundaries=(44.0, 55.0)),
     ),
     "dgx-2h-64": replace(
         _V100_8,
@@ -202,9 +205,7 @@ _V07_PRESETS = {
         batch_norm_span=16,
         # MXNet's velocity contains the rate, and its code counts a step before it updates.
         optimizer=replace(_SGD, base_learning_rate=0.2925, weight_decay=4e-5, scaled_momentum=False),
-        schedule=Schedule(
-            kind="step", warmup_epochs=26.0, warmup_steps=1488.0, boundaries=(60.0, 75.0), first_step=1
-        ),
+        schedule=Step(warmup_epochs=26.0, warmup_steps=1488.0, boundaries=(60.0, 75.0), first_step=1),
     ),
 }
 
@@ -231,14 +232,14 @@ _CPU_PRESETS = {
         eval_batch_size=50,
         train_epochs=12.0,
         epochs_per_block=2.0,
-        first_block_epochs=4.0,
+        eval_epochs=(4.0,),
         image_size=96,
         num_classes=5,
         anchor_scales=(50.0, 90.0, 150.0, 210.0, 270.0),
         anchor_steps=(25.0, 50.0, 100.0, 300.0),
         candidates=50,
         detections=50,
-        schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
+        schedule=Cosine(warmup_epochs=1.0, end_learning_rate=0.0),
         data=Data(shuffle_buffer=2000, max_boxes=8, crop_sides=(0.7, 1.0), saturation=0.2, contrast=0.2),
     ),
     # Nuclei in microscope images, 7 to 22 of 256 pixels wide (../maskrcnn/README.md). The target, 0.9, is out of reach,
@@ -251,7 +252,6 @@ _CPU_PRESETS = {
         eval_batch_size=21,
         train_epochs=40.0,
         epochs_per_block=10.0,
-        first_block_epochs=10.0,
         quality_target=0.9,
         image_size=384,
         num_classes=2,
@@ -259,7 +259,7 @@ _CPU_PRESETS = {
         anchor_steps=(6.25, 12.5, 25.0, 50.0),
         candidates=200,
         detections=100,  # COCOeval counts at most 100.
-        schedule=Schedule(kind="cosine", warmup_epochs=2.0, end_learning_rate=0.0),
+        schedule=Cosine(warmup_epochs=2.0, end_learning_rate=0.0),
         data=Data(shuffle_buffer=271, max_boxes=101, crop_sides=(0.5, 1.0)),
     ),
 }
@@ -281,7 +281,7 @@ def _area(config: Config) -> float:
 
 
 def _example_bytes(config: Config) -> float:
-    """Estimates the bytes of a training image (lab/bench/batch_memory.py: cpu-nuclei, 2 and 1,201 classes)."""
+    """Estimates the bytes of a training image (measured with cpu-nuclei, 2 and 1,201 classes)."""
     return 5e7 * _area(config) + 13 * _anchor_classes(config)
 
 

@@ -17,6 +17,7 @@ from common.train.task import Batch, Outputs, Quality, WeightedSum
 from ssd import backbone, model
 from ssd import input as pipeline
 from ssd import loss as multibox
+from ssd.model import anchors as anchors_of
 
 # Bounds exp() of a code, which would overflow early in training; from TFM official/vision/ops/box_ops.py.
 MAX_LOG_RATIO = math.log(1000 / 16)
@@ -40,7 +41,7 @@ class Task(task.Task):
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         codes, logits = self._outputs(model, batch, training=True)
-        anchors = tf.constant(self._anchors(), codes.dtype)
+        anchors = tf.constant(anchors_of(self.config), codes.dtype)
         own = self._spatial.own_images
         boxes, classes, weight = (own(batch[name]) for name in ("boxes", "classes", "weight"))
         wanted = multibox.targets(tf.cast(boxes, codes.dtype), classes, anchors, self.config.match_overlap)
@@ -67,7 +68,7 @@ class Task(task.Task):
         """
         config = self.config
         codes, logits = self._outputs(model, {"image": image}, training=False)
-        anchors = tf.constant(self._anchors(config.anchor_shift), codes.dtype)
+        anchors = tf.constant(anchors_of(config), codes.dtype)
         return nms.per_class(
             box_ops.decode(codes, anchors[None], max_log_ratio=MAX_LOG_RATIO),
             tf.nn.softmax(logits)[..., 1:],
@@ -102,18 +103,7 @@ class Task(task.Task):
         details = {name: found[name] for name in ("AP50", "AP75", "AP_small", "AP_medium", "AP_large")}
         return Quality(found["AP"], self.config.met(found["AP"]), details, coco_eval.by_class(found))
 
-    def _anchors(self, shift: float = 0.0) -> np.ndarray:
-        """Computes the anchors, centre form [A, 4], shifted by `shift` cells down and to the right."""
-        anchors = model.anchors(self.config)
-        if not shift:
-            return anchors
-        config = self.config
-        counts = [n * s * s for n, s in zip(config.anchors_per_cell, config.feature_sizes)]
-        cells = np.repeat([step / 300 for step in config.anchor_steps], counts)
-        anchors[:, :2] += shift * cells[:, None]
-        return anchors
-
     def _outputs(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        codes, logits = model(pipeline.normalise(batch["image"], self._precision.compute), training=training)
+        codes, logits = model(pipeline.normalize(batch["image"], self._precision.compute), training=training)
         variable = self._precision.variable
         return tf.cast(codes, variable), tf.cast(logits, variable)

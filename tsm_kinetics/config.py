@@ -3,10 +3,10 @@
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import later_field, system_field
+from common.config.closed_fields import later_field
 from common.config.quality import Measure
-from common.config.ranges import RESIZES, at_least, fraction, one_of, positive
-from common.config.schema import RunConfig
+from common.config.ranges import RESIZES, at_least, fraction, one_of
+from common.config.schema import FrozenStages, RunConfig
 from common.errors import UserError
 
 # Frames per clip for each model: Table 1 of "Training Kinetics in 15 Minutes".
@@ -14,7 +14,6 @@ FRAMES = {"tsm": 8, "i3d_3x3x3": 16, "i3d_3x1x1": 32, "tsn": 8}
 MODELS = tuple(FRAMES)
 SAMPLINGS = ("dense", "uniform")
 MODALITIES = ("rgb", "rgb_difference")
-INFLATIONS = ("mean", "center")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +32,11 @@ class Data:
         1 + jitter; the published recipe has 0.
       resize: interpolation, of common.config.ranges.RESIZES.
       eval_clips: clips per video, at equal distances.
-      eval_crops: crops per clip: 1 (centre) or 3 (along the long side).
+      eval_crops: crops per clip: 1 (center) or 3 (along the long side).
       eval_short_side: short side of scaled evaluation frames, in pixels.
       eval_size: side of evaluation crops, in pixels.
       stored_short_side: largest short side of the records' frames, in pixels; a prediction scales larger videos down
         to it, as the conversion did.
-      private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
     """
 
     sampling: str = "dense"
@@ -53,11 +51,14 @@ class Data:
     eval_short_side: int = 256
     eval_size: int = 256
     stored_short_side: int = later_field(256)
-    private_threads: int = system_field(0)
+
+    # Constants of every preset.
+    # Number of threads in the tf.data pool; 0 lets tf.data choose.
+    private_threads: ClassVar[int] = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(RunConfig):
+class Config(FrozenStages, RunConfig):
     """All settings of a run of a video network.
 
     Attributes:
@@ -69,12 +70,8 @@ class Config(RunConfig):
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       width: channels of the first convolution; every other width is a multiple of it.
       blocks: residual blocks of the four stages; (3, 4, 6, 3) is ResNet-50.
-      batch_norm_momentum: momentum of the moving averages.
-      batch_norm_epsilon: added to the variance.
       zero_init_last_gamma: the last batch norm of each block starts with gamma 0.
       initial_weights: an .npz or .h5 file with an ImageNet ResNet-50 (see pretrained.py); "": random.
-      inflation: how 2-D weights initialise a 3-D kernel of k frames: "mean" puts 1/k of them in each frame, "center"
-        puts all in the middle frame.
     """
 
     benchmark: str = "tsm_kinetics"
@@ -90,18 +87,26 @@ class Config(RunConfig):
     num_classes: int = 400
     width: int = 64
     blocks: tuple[int, ...] = (3, 4, 6, 3)
-    batch_norm_momentum: float = 0.9
-    batch_norm_epsilon: float = 1e-5
     zero_init_last_gamma: bool = False
     initial_weights: str = ""
-    inflation: str = "mean"
     data: Data = Data()
 
+    # Constants of every preset.
+    # How 2-D weights initialize a 3-D kernel of k frames: "mean" puts 1/k of them in each frame, "center" puts all in
+    # the middle frame.
+    inflation: ClassVar[str] = "mean"
+    # Momentum of the moving averages.
+    batch_norm_momentum: ClassVar[float] = 0.9
+    # Added to the variance.
+    batch_norm_epsilon: ClassVar[float] = 1e-5
+
+    partitions: ClassVar[int] = 1  # Only networks of images have parts.
     # The stem and the four stages of the residual network.
     stages: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("conv1", "bn1"),
         *((f"layer{stage}.",) for stage in range(1, 5)),
     )
+    schedules: ClassVar[tuple[str, ...]] = ("cosine",)
     quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
     weights_field: ClassVar[str] = "initial_weights"
@@ -126,21 +131,14 @@ class Config(RunConfig):
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
         one_of(self, "model", MODELS)
-        one_of(self, "inflation", INFLATIONS)
         one_of(self, "data.sampling", SAMPLINGS)
         one_of(self, "data.modality", MODALITIES)
         one_of(self, "data.resize", RESIZES)
-        if self.partitions > 1:
-            raise UserError(
-                f"config.partitions={self.partitions}: tsm_kinetics does not partition frames; use 1"
-            )
         at_least(self, 1, "image_size", "num_classes", "width", "frames")
         if len(self.blocks) != 4 or min(self.blocks) < 1:
             raise UserError(f"config.blocks={self.blocks}: give four positive numbers such as 3,4,6,3")
         if not 0 <= self.shift_fraction <= 0.5:
             raise UserError(f"config.shift_fraction={self.shift_fraction}: must be in [0, 0.5]")
-        fraction(self, "batch_norm_momentum")
-        positive(self, "batch_norm_epsilon")
         self._validate_data()
 
     def _validate_data(self) -> None:
@@ -154,7 +152,6 @@ class Config(RunConfig):
             "data.eval_size",
             "data.stored_short_side",
         )
-        at_least(self, 0, "data.private_threads")
         fraction(self, "data.jitter")
         if data.modality == "rgb_difference" and self.frames < 2:
             raise UserError("config.num_frames=1: data.modality=rgb_difference needs two frames; raise it")

@@ -12,6 +12,7 @@ final name only when it is complete, so a restart after an interruption keeps th
 import argparse
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import sys
@@ -20,8 +21,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
-from common.data import conversion, folder_conversion, record_counts, tables, text_files, tfrecords, videos
+from common.data import (
+    conversion,
+    folder_conversion,
+    near_copies,
+    pictures,
+    record_counts,
+    tables,
+    text_files,
+    tfrecords,
+    videos,
+)
 from common.data.report import Report
 from common.errors import Parser, UserError, answering, counted
 from tsm_kinetics import shards
@@ -46,8 +58,6 @@ class Settings:
     """Settings for converting videos to frames; see `videos.read`."""
 
     short_side: int = videos.SHORT_SIDE
-    rate: float = 0.0
-    quality: int = videos.QUALITY
 
 
 AS_THE_PAPER = Settings()
@@ -77,7 +87,7 @@ def items(
         rows = listed(source, Path(base) if base else None, report)
         split_name = text_files.normal(split).lower()
         if split and not any(part for _, part in rows):
-            fix = "leave out --train-split and the like"
+            fix = "leave out --train_split and the like"
             raise UserError(f"{source}: no column split to select {split!r} by; {fix}")
         listed_videos = [item for item, part in rows if not split or part == split_name]
         expected = f"rows{' of split ' + split if split else ''} below a line of column names"
@@ -88,8 +98,16 @@ def items(
 
 def _in_folders(source: Path, report: Report) -> Iterator[Item]:
     for folder in folder_conversion.folders(source):
-        empty = True
-        for path in folder_conversion.files(folder, report):
+        empty, found = True, folder_conversion.files(folder, report)
+        frames = Counter(
+            p.parent for p in found if p.parent != folder and p.suffix.lower() in pictures.SUFFIXES
+        )
+        for place, count in frames.items():
+            if count > 1 and not any(path.suffix.lower() in videos.SUFFIXES for path in found):
+                empty = False
+                report.change("a folder of frames, read as a clip of 25 frames a second", str(place))
+                yield Item(str(place), text_files.normal(folder.name))
+        for path in found if empty else ():
             if path.suffix.lower() in UNFINISHED:
                 report.leave_out("an unfinished download", str(path))
             elif path.suffix.lower() in videos.SUFFIXES or videos.is_video(path):
@@ -156,7 +174,7 @@ def convert(
     labels = {name: number for number, name in enumerate(classes)}
     for split, (listed, count) in splits.items():
         if not 1 <= count <= len(listed):
-            raise UserError(f"--{split}-shards {count}: must be 1..{len(listed)}, the number of videos")
+            raise UserError(f"--{split}_shards {count}: must be 1..{len(listed)}, the number of videos")
         unknown = sorted({item.label for item in listed} - labels.keys())
         if unknown:
             raise UserError(f"{split}: class {unknown[0]!r} has no training videos; check the sources")
@@ -199,7 +217,7 @@ def _write_shard(path: Path, listed: list[Item], labels: dict[str, int], setting
     def clips() -> Iterator[tuple[str, int, videos.Clip]]:
         for item in listed:
             try:
-                clip = videos.read(item.path, settings.short_side, settings.rate, settings.quality)
+                clip = videos.read(item.path, settings.short_side)
             except videos.BadVideoError as error:
                 failed.append(f"{item.path}: left out: {error}")
                 notes.append((item.path, "left out", str(error)))
@@ -228,13 +246,15 @@ def _notes(path: str, clip: videos.Clip) -> Iterator[tuple[str, str, str]]:
     for frame in clip.frames:
         digest.update(frame)
     yield path, "digest", digest.hexdigest()
+    with Image.open(io.BytesIO(clip.frames[len(clip.frames) // 2])) as middle:
+        yield path, "thumbnail", near_copies.thumbnail(np.asarray(middle.convert("RGB"))).hex()
 
 
 def notes(folder: Path, split: str) -> list[tuple[str, str, str]]:
     """Returns what the conversion noted of the videos of a split, sorted.
 
     Each note is (path, kind, value). A video that was left out has one note of kind "left out", whose value is the
-    reason. Every other video has a note of kind "digest"; `_notes` has the other kinds.
+    reason. Every other video has a note of kind "digest" and one of "thumbnail"; `_notes` has the other kinds.
     """
     shown = []
     for path in tfrecords.list_files(folder, f"{split}-*", shards.FIX):
@@ -272,14 +292,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--train", required=True, help="a folder CLASS/*.mp4 or a CSV file")
     parser.add_argument("--validation", required=True, help="as --train")
     parser.add_argument("--videos", help="the folder that the CSV files' paths count from (default: theirs)")
-    parser.add_argument("--train-split", default="", help="take only these rows of --train, by column split")
-    parser.add_argument("--validation-split", default="", help="the same for --validation")
-    parser.add_argument("--train-shards", type=int, default=1024)
-    parser.add_argument("--validation-shards", type=int, default=128)
+    parser.add_argument("--train_split", default="", help="take only these rows of --train, by column split")
+    parser.add_argument("--validation_split", default="", help="the same for --validation")
+    parser.add_argument("--train_shards", type=int, default=1024)
+    parser.add_argument("--validation_shards", type=int, default=128)
     side = "pixels of the stored frames; 256 as the paper"
-    parser.add_argument("--short-side", type=int, default=256, help=side)
-    parser.add_argument("--rate", type=float, default=0.0, help="frames per second; 0 keeps the video's own")
-    parser.add_argument("--quality", type=int, default=92, help="quality of the JPEG frames")
+    parser.add_argument("--short_side", type=int, default=256, help=side)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     return parser
 
@@ -295,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.validation_shards,
         ),
     }
-    settings = Settings(arguments.short_side, arguments.rate, arguments.quality)
+    settings = Settings(arguments.short_side)
     failed = convert(arguments.data_dir, splits, settings, arguments.workers)
     for split in splits:
         index = shards.Index(arguments.data_dir, split)

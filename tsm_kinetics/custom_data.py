@@ -1,10 +1,9 @@
 """Converts your own videos, one folder per class or a CSV file, for `timetotrain data tsm_kinetics FOLDER OUT`."""
 
+import collections
 import dataclasses
 import hashlib
 import os
-import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,14 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import baselines, folder_conversion, given_splits, pictures, text_files, videos
+from common.data import (
+    baselines,
+    folder_conversion,
+    given_splits,
+    near_copies,
+    pictures,
+    videos,
+)
 from common.data.folder_conversion import Card, Conversion, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
@@ -24,16 +30,13 @@ from tsm_kinetics.convert import Item
 from tsm_kinetics.presets import PRESETS
 
 PREVIEW = "cpu-ucf101"  # The page shows this preset's sizes.
-_NAMES = "classes.txt"
 _MOST_FRAMES = 8  # Maximum frames in a strip on the page.
-# The part of a UCF101 file name that identifies its film: v_Archery_g01_c02.avi.
-_GROUP = re.compile(r"_(g\d+)_c\d+$")
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`.
 
-    Raises UserError if there are no videos, too many are broken, or `out` holds something else.
+    Raises UserError if there is no video that can be decoded, or `out` holds something else.
 
     Args:
       sources: one folder that contains class folders, or train/ and val/ with class folders; or one CSV file with
@@ -48,9 +51,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
             f"{sources[0]}: videos of one class, {classes[0]}; a classifier needs two or more"
             f"{given_splits.inner(sources[0])}"
         )
-    labels = list(
-        folder_conversion.named(classes, _names(sources[0], classes, options.names, report)).values()
-    )
+    labels = given_splits.class_names(sources[0], classes, report)
     folder_conversion.start(out, "tsm_kinetics")
     splits = {
         split: (
@@ -66,7 +67,11 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     indices = [shards.Index(out, split) for split in splits]
     notes = [converter.notes(out, split) for split in splits]
     _report(report, notes, [*train, *held])
-    folder_conversion.check_broken(report.lines, min(map(len, indices)), options)
+    films = _films([*train, *held])
+    of_train = {film: item.path for film, item in zip(films, train) if film}
+    both = ((of_train[f], item.path) for f, item in zip(films[len(train) :], held) if f in of_train)
+    near_copies.suspect_pairs(report, "clips of one film, by their names, to train and to evaluate on", both)
+    folder_conversion.check_broken(report.lines, min(map(len, indices)))
     fields = {
         "num_classes": len(labels),
         "num_train_examples": len(indices[0]),
@@ -104,78 +109,59 @@ def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]], ite
                 report.suspect("a damaged video, of which what can be decoded is kept", path)
     digests = [{path: value for path, kind, value in part if kind == "digest"} for part in notes]
     folder_conversion.report_copies(report, *digests, "video")
+    thumbnails = (
+        {path: bytes.fromhex(value) for path, kind, value in part if kind == "thumbnail"} for part in notes
+    )
+    near_copies.report_across(report, *thumbnails, "video")
     twins = [
         (item.path, part[item.path], item.label) for item in items for part in digests if item.path in part
     ]
     folder_conversion.report_twins(report, twins, "video")
 
 
-def _names(source: Path, classes: Sequence[str], given: Path | None, report: Report) -> dict[str, str]:
-    """Reads lines with a class and a name, or for a CSV file the names of classes 0, 1, ..., one per line.
-
-    Ignores a classes.txt next to the videos that has neither form.
-    """
-    path = given or (source if source.is_dir() else source.parent) / _NAMES
-    if given is None and not path.is_file():
-        return {}
-    lines = [text_files.normal(line) for line in text_files.read(path, "give --names another file")]
-    pairs = dict(line.split(None, 1) for line in lines if len(line.split(None, 1)) == 2)
-    if set(classes) <= pairs.keys():
-        return pairs
-    numbered = {str(number): name for number, name in enumerate(lines) if name}
-    if set(classes) <= numbered.keys():
-        return numbered
-    if given is None:
-        report.skip(given_splits.NO_NAMES, str(path))
-        return {}
-    missing = next(name for name in classes if name not in pairs)
-    raise UserError(f"{path}: no line for class {missing}; write lines of class and name")
-
-
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
-    if source.is_dir():
-        first, second = given_splits.given_split(source, report=options.report)
-        train = converter.items(first, report=options.report)
-        if second:
-            given_splits.report_unused(source, (first, second), options.report)
-            given_splits.report_layout((first, second), videos.SUFFIXES, options.report)
-            return train, converter.items(second, report=options.report)
-        given_splits.report_layout((first,), videos.SUFFIXES, options.report)
-        return _divided(train, options)
-    rows = converter.listed(source, report=options.report)
-    if not any(part for _, part in rows):
-        return _divided([item for item, _ in rows], options)
-    return given_splits.listed_split(source, rows, options.report)
+    def in_folder(folder: Path) -> list[Item]:
+        given_splits.report_layout(folder, videos.SUFFIXES, options.report)
+        return converter.items(folder, report=options.report)
+
+    def in_list(path: Path) -> list[tuple[Item, str]]:
+        return converter.listed(path, report=options.report)
+
+    train, held = given_splits.classified(source, options, in_folder, in_list)
+    return (train, held) if held is not None else _divided(train, options)
 
 
 def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item]]:
-    """Holds out part of each class; keeps together copies of a file, and clips of one group or of UCF101's films."""
-    sizes = Counter(_size(item.path) for item in items)
+    """Holds out part of each class; keeps together copies of a file, and clips of one group or film."""
+    sizes = collections.Counter(_size(item.path) for item in items)
     names = []
-    for item in items:
-        film = _GROUP.search(Path(item.path).stem)
-        if item.group:
-            names.append(f"group {item.group}")
-        elif film:
-            names.append(f"film {item.label}/{film.group(1)}")
-        else:  # A file of a size of its own has no copy; reading it would cost time.
-            names.append(_digest(item.path) if sizes[_size(item.path)] > 1 else item.path)
-    labels = [item.label for item in items]
-    out_of = folder_conversion.divide(labels, options.eval_part, options.seed, names)
-    parts: tuple[list[Item], list[Item]] = ([], [])
-    for item, is_held in zip(items, out_of):
-        parts[int(is_held)].append(item)
-    return parts
+    for item, film in zip(items, _films(items)):
+        if film and not item.group:
+            options.report.change("clips of one film by their names, on one side", item.path)
+        # A file of a size of its own has no copy; reading it would cost time.
+        own = item.path if film or sizes[_size(item.path)] == 1 else _digest(item.path)
+        names.append(f"group {item.group}" if item.group else film or own)
+    return given_splits.own_split(items, [item.label for item in items], names, options)
+
+
+def _films(items: Sequence[Item]) -> list[str]:
+    """Returns the film of each clip by the names of its class's clips; "" if they tell none."""
+    films, by_class = [""] * len(items), {}
+    for number, item in enumerate(items):
+        by_class.setdefault(item.label, []).append(number)
+    for label, numbers in by_class.items():
+        told = near_copies.films([Path(items[number].path).stem for number in numbers])
+        for number, film in zip(numbers, told):
+            films[number] = film and f"film {label}/{film}"
+    return films
 
 
 def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return -1
+    return os.path.getsize(path) if os.path.isfile(path) else -1
 
 
 def _digest(path: str) -> str:
+    """Returns the SHA-256 of a file's bytes; its path if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,7 +23,8 @@ from common.distributed.replicas.base import Shard
 from common.errors import Parser, UserError, answering
 from common.files import markdown_table
 from common.layers.precision import precision
-from common.train.describe import forward_macs, parameters
+from common.train.describe import parameters
+from common.train.multiply_adds import forward_macs
 from tsm_kinetics import input as pipeline
 from tsm_kinetics import model
 from tsm_kinetics.config import MODELS, Config

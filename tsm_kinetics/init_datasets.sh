@@ -31,6 +31,6 @@ for list in train validate; do
 done
 
 exec "$PYTHON" -m tsm_kinetics.convert "$DATA_DIR" --videos "$VIDEOS_DIR" \
-  --train "$LISTS_DIR/train.csv" --train-shards "${TRAIN_SHARDS:-1024}" \
-  --validation "$LISTS_DIR/validate.csv" --validation-shards "${VALIDATION_SHARDS:-128}" \
+  --train "$LISTS_DIR/train.csv" --train_shards "${TRAIN_SHARDS:-1024}" \
+  --validation "$LISTS_DIR/validate.csv" --validation_shards "${VALIDATION_SHARDS:-128}" \
   --workers "${WORKERS:-$(nproc)}"

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.data import padding, pipeline, record_counts, tfrecords
-from common.data.images import normalise_rgb, resize, to_uint8
+from common.data.images import normalize_rgb, resize, to_uint8
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from tsm_kinetics import sampling, shards
@@ -164,13 +164,13 @@ def synthetic(config: Config, batch_size: int, training: bool = True) -> tf.data
     return dataset.repeat()
 
 
-def normalise(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Tensor:
+def normalize(clips: tf.Tensor, dtype: tf.DType, modality: str = "rgb") -> tf.Tensor:
     """Computes the network's input from clips [b, T, H, W, 3], on the device; the arithmetic is at least float32.
 
     "rgb": (pixels - mean) / standard deviation per channel. "rgb_difference": each frame minus the previous one, which
     removes static content (Wang et al., "Temporal Segment Networks", section 3.2); the first difference is repeated.
     """
-    frames = normalise_rgb(clips, dtype)
+    frames = normalize_rgb(clips, dtype)
     if modality == "rgb_difference":
         changes = frames[:, 1:] - frames[:, :-1]
         frames = tf.concat([changes[:, :1], changes], 1)
@@ -182,14 +182,14 @@ def jittered(frames: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
 
     Args:
       frames: the clip's frames.
-      factors: float32 [3], which scale brightness, each pixel's distance from its grey value, and its distance from the
-        clip's mean grey.
+      factors: float32 [3], which scale brightness, each pixel's distance from its gray value, and its distance from the
+        clip's mean gray.
     """
     brightness, saturation, contrast = tf.unstack(factors)
     pixels = tf.cast(frames, tf.float32) * brightness
-    grey = tf.reduce_sum(pixels * tf.constant(_LUMA), -1, keepdims=True)
-    pixels = grey + (pixels - grey) * saturation
-    middle = tf.reduce_mean(grey)
+    gray = tf.reduce_sum(pixels * tf.constant(_LUMA), -1, keepdims=True)
+    pixels = gray + (pixels - gray) * saturation
+    middle = tf.reduce_mean(gray)
     pixels = middle + (pixels - middle) * contrast
     return tf.cast(tf.clip_by_value(pixels + 0.5, 0.0, 255.0), tf.uint8)
 

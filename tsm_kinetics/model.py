@@ -59,7 +59,7 @@ GEOMETRIES = {
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
     """Builds the network named by `config.model`.
 
-    Returns a functional model: normalised clips [b, T, H, W, 3] -> logits [b, classes] in `precision.variable`. It
+    Returns a functional model: normalized clips [b, T, H, W, 3] -> logits [b, classes] in `precision.variable`. It
     accepts frames of any size.
     """
     geometry = GEOMETRIES[config.model]
@@ -123,4 +123,4 @@ class _Layers(ImageLayers):
     def batch_norm(self, x: tf.Tensor, name: str, last: bool = False, relu: bool = False) -> tf.Tensor:
         """Applies batch norm over the replica's clips; a branch's `last` starts at 0 with `zero_init_last_gamma`."""
         gamma = "zeros" if last and self.config.zero_init_last_gamma else "ones"
-        return self.norm(name, span=0, gamma_initializer=gamma, relu=relu)(x)
+        return self.sync_batch_norm(name, span=0, gamma_initializer=gamma, relu=relu)(x)

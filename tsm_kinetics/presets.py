@@ -10,7 +10,7 @@ from typing import Any
 from common.config.choices import FLIPPED, SCALED, Rule
 from common.config.optimizer import Adam, Sgd
 from common.config.presets import momentum_key, named, solver_keys, without_metadata
-from common.config.schema import Schedule
+from common.config.schedule import Cosine
 from tsm_kinetics.config import Config, Data
 
 
@@ -45,7 +45,7 @@ _SUMMIT = Config(
     precision="fp32",
     replicas="horovod",
     train_epochs=100.0,
-    schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
+    schedule=Cosine(warmup_epochs=5.0, end_learning_rate=0.0),
     data=Data(resize="antialiased"),
 )
 
@@ -95,7 +95,7 @@ PRESETS: dict[str, Config] = named(
             image_size=32,
             num_classes=4,
             optimizer=replace(_SGD, base_learning_rate=0.05),
-            schedule=Schedule(kind="cosine", warmup_epochs=1.0, end_learning_rate=0.0),
+            schedule=Cosine(warmup_epochs=1.0, end_learning_rate=0.0),
             # A flip would swap left and right.
             data=Data(
                 window=8, scales=(1.0, 0.9), flip=False, eval_clips=2, eval_short_side=36, eval_size=32
@@ -115,7 +115,7 @@ PRESETS: dict[str, Config] = named(
             image_size=64,
             num_classes=10,
             optimizer=Adam(base_learning_rate=0.001, epsilon=1e-8),
-            schedule=Schedule(kind="cosine", warmup_epochs=5.0, end_learning_rate=0.0),
+            schedule=Cosine(warmup_epochs=5.0, end_learning_rate=0.0),
             # Frame differences hide the background, which would reveal the class (lab/studies/ucf101/tuning.csv).
             data=Data(
                 window=16,
@@ -138,7 +138,7 @@ PRESETS: dict[str, Config] = named(
 
 
 def _example_bytes(config: Config, clip: float = 5.2e6) -> float:
-    """Estimates the memory per clip, in bytes (lab/bench/batch_memory.py: cpu-ucf101 in bf16)."""
+    """Estimates the memory per clip, in bytes (measured with cpu-ucf101 in bf16)."""
     area = config.frames / 8 * (config.image_size / 64) ** 2 * config.width / 16 * sum(config.blocks) / 4
     return clip * area * (1 if config.precision == "bf16" else 2)
 

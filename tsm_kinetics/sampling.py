@@ -48,7 +48,7 @@ def _dense(count: int, frames: int, data: Data, start: int) -> np.ndarray:
 def train_window(height: int, width: int, size: int, data: Data, rng: np.random.Generator) -> np.ndarray:
     """Draws (top, left, height, width) of a training crop: GroupMultiScaleCrop.
 
-    Height and width are the short side times equal or neighbouring entries of `data.scales`; a side less than 3 pixels
+    Height and width are the short side times equal or neighboring entries of `data.scales`; a side less than 3 pixels
     from `size`, the network's, becomes it. There are 13 positions.
     """
     short = min(height, width)
@@ -57,7 +57,7 @@ def train_window(height: int, width: int, size: int, data: Data, rng: np.random.
     near = [(h, w) for i, h in enumerate(sides) for j, w in enumerate(sides) if abs(i - j) <= 1]
     crop_height, crop_width = near[int(rng.integers(len(near)))]
     down, right = (height - crop_height) // 4, (width - crop_width) // 4
-    # Corners, centre, edge midpoints, and centres of the four quarters.
+    # Corners, center, edge midpoints, and centers of the four quarters.
     places = [
         (0, 0), (0, 4), (4, 0), (4, 4), (2, 2), (2, 0), (2, 4), (4, 2), (0, 2), (1, 1), (1, 3), (3, 1),
         (3, 3),
@@ -74,21 +74,21 @@ def train_factors(data: Data, rng: np.random.Generator) -> np.ndarray:
 
 
 def eval_windows(height: int, width: int, data: Data) -> np.ndarray:
-    """Lists windows (top, left, side, side), [crops, 4]: the centre, or both ends of the long side and the centre.
+    """Lists windows (top, left, side, side), [crops, 4]: the center, or both ends of the long side and the center.
 
     A window's side is the short side times eval_size / eval_short_side, so that scaling the window to eval_size scales
     the short side to eval_short_side.
     """
     side = max(1, round(min(height, width) * data.eval_size / data.eval_short_side))
     room = np.array([height - side, width - side])
-    centre = room // 2
+    center = room // 2
     if data.eval_crops == 1:
-        corners = [centre]
+        corners = [center]
     else:
         along = int(np.argmax([height, width]))
         corners = []
         for part in (0, 1, 2):
-            corner = centre.copy()
+            corner = center.copy()
             corner[along] = room[along] * part // 2
             corners.append(corner)
     return np.array([[*corner, side, side] for corner in corners], np.int32)

@@ -63,7 +63,7 @@ class Task(task.Task):
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         size = self.config.image_size
         clips = tf.ensure_shape(batch["frames"], [None, self.config.frames, size, size, 3])
-        logits = model(self._normalised(clips), training=True)
+        logits = model(self._normalized(clips), training=True)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
         weight = tf.cast(batch["weight"], logits.dtype)
         return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
@@ -82,8 +82,8 @@ class Task(task.Task):
         details = {"top5": int(sums["correct_top5"]) / seen}
         return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels))
 
-    def _normalised(self, clips: tf.Tensor) -> tf.Tensor:
-        return pipeline.normalise(clips, self._precision.compute, self.config.data.modality)
+    def _normalized(self, clips: tf.Tensor) -> tf.Tensor:
+        return pipeline.normalize(clips, self._precision.compute, self.config.data.modality)
 
     def scores(self, model: tf_keras.Model, frames: tf.Tensor) -> tf.Tensor:
         """Averages the softmax over a video's views: [b, views x T, H, W, 3] -> [b, classes].
@@ -95,6 +95,6 @@ class Task(task.Task):
         shape = tf.shape(frames)
         clips = tf.reshape(frames, tf.concat([[-1, self.config.frames], shape[2:]], 0))
         clips = tf.ensure_shape(clips, [None, self.config.frames, None, None, 3])
-        logits = model(self._normalised(clips), training=False)
+        logits = model(self._normalized(clips), training=False)
         scores = tf.reshape(tf.nn.softmax(logits), [videos, -1, classes])
         return tf.reduce_mean(scores, axis=1)

@@ -1,6 +1,6 @@
 """Generates the cpu-tiny data set: mp4 files of soft blobs that move left, right, up or down.
 
-A class is a direction. Blobs of random position, size and colour move together and wrap around at the edges. So every
+A class is a direction. Blobs of random position, size and color move together and wrap around at the edges. So every
 frame of every class has the same distribution, and neither a single frame nor an unordered set of frames distinguishes
 left from right. The videos are encoded, decoded and converted like any other.
 
@@ -25,7 +25,7 @@ VERSION = 1  # Version of the drawing code: raise it when the same settings give
 
 @dataclasses.dataclass(frozen=True)
 class Tiny:
-    """Number, size and difficulty of the videos. Lengths are in pixels; grey values are 0..1.
+    """Number, size and difficulty of the videos. Lengths are in pixels; gray values are 0..1.
 
     Attributes:
       seed: seeds all draws.
@@ -62,7 +62,7 @@ def draw(tiny: Tiny, split: str, number: int) -> tuple[str, np.ndarray]:
     velocity = np.array(_DIRECTIONS[name]) * rng.uniform(*tiny.speed)
     places = rng.uniform(0, tiny.size, [tiny.blobs, 2])
     radius = rng.uniform(*tiny.radius, [tiny.blobs, 1, 1])
-    colours = rng.uniform(-0.4, 0.4, [tiny.blobs, 3])
+    colors = rng.uniform(-0.4, 0.4, [tiny.blobs, 3])
     grid = np.arange(tiny.size)
     frames = np.empty([tiny.frames, tiny.size, tiny.size, 3])
     for time in range(tiny.frames):
@@ -70,7 +70,7 @@ def draw(tiny: Tiny, split: str, number: int) -> tuple[str, np.ndarray]:
         # Distances on the torus.
         y, x = ((grid - at[:, axis, None] + tiny.size / 2) % tiny.size - tiny.size / 2 for axis in (0, 1))
         blobs = np.exp(-(y[:, :, None] ** 2 + x[:, None, :] ** 2) / (2 * radius**2))
-        frames[time] = 0.5 + np.einsum("nyx,nc->yxc", blobs, colours)
+        frames[time] = 0.5 + np.einsum("nyx,nc->yxc", blobs, colors)
     frames += tiny.noise * rng.standard_normal(frames.shape)
     return name, (frames.clip(0, 1) * 255 + 0.5).astype(np.uint8)
 

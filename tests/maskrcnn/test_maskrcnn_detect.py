@@ -10,7 +10,7 @@ from common.layers.precision import precision
 from maskrcnn import model, rpn
 from maskrcnn.detect import detect
 from tests.maskrcnn import small
-from tests.maskrcnn.test_maskrcnn_loss import centred, cornered, overlap
+from tests.maskrcnn.test_maskrcnn_loss import centered, cornered, overlap
 
 
 def detections(net, batch):
@@ -30,7 +30,7 @@ def detections(net, batch):
         for c in range(1, config.num_classes):
             chosen = []
             for n in np.argsort(-scores[:, c], kind="stable"):
-                y, x, h, w = centred(boxes[n])
+                y, x, h, w = centered(boxes[n])
                 dy, dx, dh, dw = codes[n, c] / [10, 10, 5, 5]
                 box = cornered((y + dy * h, x + dx * w, np.exp(dh) * h, np.exp(dw) * w))
                 box = np.clip(box, 0, [info[0], info[1]] * 2)
@@ -82,5 +82,5 @@ def test_shifted_anchors_shift_the_proposals():
     info = tf.constant([[1e4, 1e4, 1]])
     plain, moved = (rpn.propose(logits, codes, a, info, 20, 20, 1.0).boxes[0] for a in (anchors, shifted))
     inside = np.all(plain > 0, -1)
-    difference = box_ops.to_centres(moved) - box_ops.to_centres(plain)
+    difference = box_ops.to_centers(moved) - box_ops.to_centers(plain)
     np.testing.assert_allclose(difference[inside], np.tile([[4, 4, 0, 0]], [inside.sum(), 1]), atol=1e-9)

@@ -116,7 +116,7 @@ def test_the_frame_holds_the_image_at_the_top_left_and_zeros(data_dir):
     assert image.shape == (96, 128, 3) and info.numpy().tolist() == pytest.approx([76, 128, 1.28])
     assert (image[:76, :128].numpy() == 255).all() and not image[76:].numpy().any()
     batch = {"image": image[None], "image_info": info[None]}
-    normal = pipeline.normalised(batch, tf.float64)["image"].numpy()[0]
+    normal = pipeline.normalized(batch, tf.float64)["image"].numpy()[0]
     white = (1 - np.array([0.485, 0.456, 0.406])) / [0.229, 0.224, 0.225]
     np.testing.assert_allclose(normal[:76], np.broadcast_to(white, [76, 128, 3]), rtol=1e-8)
     assert not normal[76:].any()
@@ -149,7 +149,7 @@ def test_masks_and_boxes_lie_on_their_objects(data_dir):
     assert mirrored == {True, False}
 
 
-def test_a_cut_mask_is_the_mask_at_the_centres_of_equal_parts():
+def test_a_cut_mask_is_the_mask_at_the_centers_of_equal_parts():
     rng = np.random.default_rng(2)
     whole = np.zeros([40, 50], np.uint8)
     whole[8:30, 10:42] = rng.integers(0, 2, [11, 16]).repeat(2, 0).repeat(2, 1)
@@ -264,7 +264,7 @@ def test_a_truncated_image_is_named(tmp_path):
     config, content, _ = broken(tmp_path, change)
     with pytest.raises(tf.errors.InvalidArgumentError):
         batches(pipeline.train_input(config, tmp_path, Shard(), 4), 4)
-    assert f"image {content['images'][1]['id']}: image/encoded is no JPEG" in str(
+    assert f"image {content['images'][1]['id']}: image/encoded is not a JPEG" in str(
         pipeline.diagnose(config, tmp_path)
     )
 
@@ -362,3 +362,9 @@ def test_grouping_gives_each_example_once_an_epoch_and_can_be_entered_anywhere(e
         for expected in whole[start : start + 8]:
             actual = next(again)
             assert np.array_equal(actual.examples, expected.examples) and actual.group == expected.group
+
+
+def test_the_network_sees_zeros_beyond_a_picture_s_content():
+    batch = {"image": tf.fill([1, 4, 6, 3], tf.constant(255, tf.uint8))}
+    image = pipeline.normalized({**batch, "image_info": tf.constant([[3.0, 5.0, 1.0]])})["image"][0].numpy()
+    assert (image[:3, :5] > 0).all() and not image[3:].any() and not image[:, 5:].any()

@@ -146,7 +146,7 @@ def overlap(a, b) -> float:
     return height * width / union if union > 0 else 0.0
 
 
-def centred(box):
+def centered(box):
     return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2, box[2] - box[0], box[3] - box[1]
 
 
@@ -156,7 +156,7 @@ def cornered(anchor):
 
 
 def encoded(box, reference, weights):
-    y, x, h, w = centred(box)
+    y, x, h, w = centered(box)
     v, u, m, n = reference
     return np.array([(y - v) / m, (x - u) / n, math.log(h / m), math.log(w / n)]) * weights
 
@@ -227,7 +227,7 @@ class Transcription:
             owner[best], positive[best], negative[best] = g, True, False
         if self.config.rpn_inside:  # After the matching, which crossing anchors take part in.
             end = self.arrays["image_info"][image][[0, 1]]
-            inside = [(cornered(a)[:2] >= 0).all() and (cornered(a)[2:] < end).all() for a in flat]
+            inside = [(cornered(a)[:2] >= 0).all() and (cornered(a)[2:] <= end).all() for a in flat]
             assert 0 < np.sum(inside) < len(flat)
             positive, negative = positive & inside, negative & inside
         noise = self.noise(image, 1, len(flat))
@@ -304,7 +304,7 @@ class Transcription:
                 classes.append(math.log(np.exp(row - row.max()).sum()) + row.max() - row[label])
                 if label:
                     target, _, mask = self.objects(image)[number]
-                    code = encoded(target, centred(box), (10, 10, 5, 5))
+                    code = encoded(target, centered(box), (10, 10, 5, 5))
                     boxes += [huber(e, 1) for e in said.codes[0, n, label].numpy() - code]
                     pixels = self.mask_wanted(box, target, mask)
                     logit = of_all_classes[0, n, :, :, label].numpy()

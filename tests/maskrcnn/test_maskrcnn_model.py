@@ -16,7 +16,8 @@ from common.layers import gpu_forms
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
-from common.train.describe import forward_macs, parameters
+from common.train.describe import parameters
+from common.train.multiply_adds import forward_macs
 from maskrcnn import backbone, heads, loss, model
 from maskrcnn.config import Config
 from tests.maskrcnn import small

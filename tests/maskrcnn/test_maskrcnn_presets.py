@@ -27,16 +27,6 @@ def test_every_block_is_an_epoch(name: str) -> None:
     assert config.freeze and config.batch_norm == "frozen" and config.batch_norm_epsilon == 1e-4
 
 
-def test_the_rate_warms_up_from_zero_and_drops_on_the_published_steps() -> None:
-    config = PRESETS["tpu-v4-128"]
-    clock = Clock.of(config)
-    rate = schedules.learning_rate(
-        config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
-    )
-    found = rate(tf.constant([0, 900, 1800, 5624, 5625, 7499, 7500], tf.int64)).numpy()
-    assert found == pytest.approx([0, 0.12, 0.24, 0.24, 0.024, 0.024, 0.0024], rel=1e-6)
-
-
 def test_cpu_tiny_s_rate_is_that_of_seven_epochs_whatever_its_length() -> None:
     def rates(config: Config) -> list[float]:
         clock = Clock.of(config)

@@ -103,11 +103,11 @@ def test_photographs_train_and_are_evaluated(tmp_path):
         source = unpack("coco200")
     except UserError as error:
         pytest.skip(str(error))
-    arguments = [str(tmp_path), "--masks", "--workers=1", "--train-shards=3", "--val-shards=2"]
+    arguments = [str(tmp_path), "--masks", "--workers=1", "--train_shards=3", "--val_shards=2"]
     for split in ("train", "val"):
         arguments += [
             f"--{split}={source / 'images'}",
-            f"--{split}-annotations={source / f'instances_{split}2017_100.json'}",
+            f"--{split}_annotations={source / f'instances_{split}2017_100.json'}",
         ]
     assert convert.main(arguments) == 0
     config = dataclasses.replace(

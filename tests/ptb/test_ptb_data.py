@@ -46,7 +46,7 @@ def test_a_word_outside_the_vocabulary_is_named_with_its_line() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "is not there"), (b"", "no word in it"), (b"caf\xe9 au lait \n", "byte 3 is no UTF-8 text")],
+    [(None, "is not there"), (b"", "no word in it"), (b"caf\xe9 au lait \n", "byte 3 is not UTF-8 text")],
 )
 def test_what_is_no_text_is_named(tmp_path, content, message) -> None:
     if content is not None:

@@ -15,14 +15,21 @@ from common.errors import UserError
 from common.layers.precision import precision
 from common.train import checkpoint, checkpoint_file, events
 from common.train.describe import describe
-from common.train.loop import Loop
 from common.train.probe import Probe
+from common.train.programs import Programs
 from ptb import model, tiny
 from ptb.config import Config
 from ptb.presets import PRESETS, hyperparameters
 from ptb.task import Task
+from tests.common.train.loops import run, saves, stops
 
 BATCH, STEPS, WORDS, UNITS = 3, 4, 11, 5
+
+
+def second_begins(event):
+    return isinstance(event, events.BlockStarted) and event.block.index == 1
+
+
 SMALL = Config(
     global_batch_size=BATCH, eval_batch_size=BATCH, num_steps=STEPS, vocabulary_size=WORDS, units=UNITS
 )
@@ -159,13 +166,13 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def loop(data_dir: pathlib.Path, **changes) -> Loop:
+def loop(data_dir: pathlib.Path, **changes) -> Programs:
     """A small loop of eleven steps without a target; it evaluates after the fourth and the eighth step."""
     fixed = {
         "units": 8, "train_steps": 11, "steps_per_block": 4, "quality_target": 1.0, "eval_batch_size": 40,
     }  # fmt: skip
     config = dataclasses.replace(PRESETS["cpu-tiny"], **{**fixed, **changes})
-    return Loop(Task(config, str(data_dir)), backends.make(config))
+    return Programs(Task(config, str(data_dir)), backends.make(config))
 
 
 def losses(found: list[events.Event]) -> np.ndarray:
@@ -174,13 +181,13 @@ def losses(found: list[events.Event]) -> np.ndarray:
 
 
 def test_replicas_and_micro_batches_carry_what_one_replica_does(data_dir) -> None:
-    one = losses(list(loop(data_dir, precision="fp64").run()))
+    one = losses(run(loop(data_dir, precision="fp64")))
     assert len(one) == 11 + 3
-    two = losses(list(loop(data_dir, precision="fp64", replicas="mirrored", num_replicas=2).run()))
+    two = losses(run(loop(data_dir, precision="fp64", replicas="mirrored", num_replicas=2)))
     np.testing.assert_allclose(two, one, rtol=1e-8)
     for compiled in ("off", "on"):
         parts = loop(data_dir, precision="fp64", accumulation_steps=4, compile=compiled)
-        np.testing.assert_allclose(losses(list(parts.run())), one, rtol=1e-8)
+        np.testing.assert_allclose(losses(run(parts)), one, rtol=1e-8)
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -189,18 +196,16 @@ def test_a_resumed_run_takes_up_the_carried_state_on_any_number_of_replicas(
 ) -> None:
     """Resumes in the middle of the streams: bitwise on as many replicas, otherwise up to rounding."""
     whole = loop(data_dir, precision="fp64")
-    expected = losses(list(whole.run()))
+    expected = losses(run(whole))
     first = loop(data_dir, precision="fp64")
-    for event in first.run(lambda _: checkpoint.save(first, tmp_path)):
-        if isinstance(event, events.BlockStarted) and event.block.index == 1:
-            break
+    run(first, stops(second_begins), save=saves(tmp_path))
     backend = {"replicas": "mirrored", "num_replicas": 2} if number == 2 else {}
     resumed = loop(data_dir, precision="fp64", **backend)
     resumed.compile()
-    assert checkpoint.restore_latest(resumed, tmp_path) == 4
+    assert checkpoint.restore_latest(resumed, tmp_path).step == 4
     layer = resumed.state.model.carried
     assert np.concatenate([x.numpy() for x in resumed.replicas.local_results(layer.train_state)]).any()
-    after = losses(list(resumed.run()))
+    after = losses(run(resumed))
     # Seven steps and two evaluations are left.
     wanted = np.concatenate([expected[4:11], expected[12:]])
     if number == 1:
@@ -213,12 +218,7 @@ def test_an_evaluation_in_other_batches_begins_without_the_carried_state(
 ) -> None:
     """A checkpoint in the middle of the streams gives the logged value, whatever the training batch."""
     monkeypatch.setattr(checkpoint, "_digest", lambda _: "that of all")
-    run, seen = loop(data_dir, precision="fp64"), []
-    for event in run.run(lambda _: checkpoint.save(run, tmp_path)):
-        seen.append(event)
-        if isinstance(event, events.BlockStarted) and event.block.index == 1:
-            break
-    logged = losses(seen)[-1]
+    logged = losses(run(loop(data_dir, precision="fp64"), stops(second_begins), save=saves(tmp_path)))[-1]
     (path,) = checkpoint_file.checkpoints(tmp_path)
     for sizes in ({"global_batch_size": 10}, {"eval_batch_size": 10}):
         other = loop(data_dir, precision="fp64", **sizes)
@@ -234,7 +234,7 @@ def test_an_evaluation_in_other_batches_begins_without_the_carried_state(
 
 
 def test_equal_seeds_give_equal_runs(data_dir) -> None:
-    first, again, other = (losses(list(loop(data_dir, seed=seed).run())) for seed in (3, 3, 4))
+    first, again, other = (losses(run(loop(data_dir, seed=seed))) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
     assert np.all(first != other)
 
@@ -242,7 +242,7 @@ def test_equal_seeds_give_equal_runs(data_dir) -> None:
 def test_a_state_that_is_not_carried_misses_the_target(data_dir) -> None:
     """The deliberate fault loses the topic of the text at every step."""
     config = dataclasses.replace(PRESETS["cpu-tiny"], carry=False)
-    found = list(Loop(Task(config, str(data_dir)), backends.make(config)).run())
+    found = run(Programs(Task(config, str(data_dir)), backends.make(config)))
     values = [e.value for e in found if isinstance(e, events.Evaluated)]
     assert len(values) == 13 and min(values) > config.quality_target
     assert found[-1].status == "aborted"

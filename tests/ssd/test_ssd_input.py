@@ -72,9 +72,11 @@ def test_evaluation_has_every_image_once_and_padding_of_weight_zero(data_dir, co
     assert (ids[weights == 0] == -1).all() and (weights == 0).any()
 
 
-def test_the_plain_image_is_only_resized():
+def test_the_plain_image_is_only_resized(monkeypatch):
+    monkeypatch.setattr(Data, "brightness", 0.0)
+    monkeypatch.setattr(Data, "hue", 0.0)
     image = tf.constant(np.random.default_rng(0).integers(0, 256, [40, 30, 3], np.uint8))
-    plain = Data(crop=False, flip=False, brightness=0.0, contrast=0.0, saturation=0.0, hue=0.0)
+    plain = Data(crop=False, flip=False, contrast=0.0, saturation=0.0)
     boxes, classes = tf.constant([[0.1, 0.2, 0.5, 0.6]]), tf.constant([3])
     actual, same_boxes, same_classes = augment.train(
         image, boxes, classes, tf.constant([0, 1], tf.int64), 24, plain
@@ -87,7 +89,7 @@ def test_the_plain_image_is_only_resized():
 
 
 def test_a_crop_is_one_that_the_paper_allows():
-    """Sides, aspect, an overlap of every object above one of the drawn minima, the centre of one object inside."""
+    """Sides, aspect, an overlap of every object above one of the drawn minima, the center of one object inside."""
     boxes = tf.constant([[0.1, 0.1, 0.6, 0.7], [0.3, 0.4, 0.9, 0.95]])
     data = Data()
     draw = tf.function(lambda key: augment.crop_window(boxes, key, data), autograph=False)
@@ -99,9 +101,72 @@ def test_a_crop_is_one_that_the_paper_allows():
     assert (width / height > 0.5).all() and (width / height < 2).all()
     overlap = box_ops.iou(tf.constant(windows[~whole]), boxes).numpy()
     assert overlap.min() > 0 and len(np.unique(windows[~whole], axis=0)) == (~whole).sum()
-    centres = box_ops.to_centres(boxes).numpy()[:, :2]
-    inside = (centres[None] > windows[:, None, :2]) & (centres[None] < windows[:, None, 2:])
+    centers = box_ops.to_centers(boxes).numpy()[:, :2]
+    inside = (centers[None] > windows[:, None, :2]) & (centers[None] < windows[:, None, 2:])
     assert inside.all(-1).any(-1).all()
+
+
+OBJECTS = np.array([[0.05, 0.05, 0.3, 0.25], [0.35, 0.45, 0.9, 0.95], [0.4, 0.1, 0.5, 0.9]], np.float32)
+
+
+def overlaps(window, boxes):
+    shared = np.minimum(window[2:], boxes[:, 2:]) - np.maximum(window[:2], boxes[:, :2])
+    shared = np.maximum(shared, 0).prod(1)
+    return shared / ((boxes[:, 2:] - boxes[:, :2]).prod(1) + (window[2:] - window[:2]).prod() - shared)
+
+
+def first_window(key, data):
+    """NV ssd/pytorch/utils.py 160-212, SSDCropping, and G6 dataloader.py 118-188, ssd_crop, with our draws."""
+    centers = (OBJECTS[:, :2] + OBJECTS[:, 2:]) / 2
+    for number in range(50):
+        shifted = tf.constant([key[0] + number * 2**56, key[1]], tf.int64)
+        shape = [data.crop_attempts + 1, 4]
+        draws = tf.random.stateless_uniform(shape, shifted, alg="philox").numpy()
+        option = int(draws[0, 0] * 7)
+        if option == 6:
+            break
+        minimum = -np.inf if data.crop_overlaps[option] < 0 else data.crop_overlaps[option]
+        for draw in draws[1:]:
+            sides = np.float32(0.3) + np.float32(0.7) * draw[2:]
+            window = np.concatenate([draw[:2] * (1 - sides), draw[:2] * (1 - sides) + sides])
+            if not data.crop_aspect[0] < sides[1] / sides[0] < data.crop_aspect[1]:
+                continue
+            inside = (centers > window[:2]) & (centers < window[2:])
+            if (overlaps(window, OBJECTS) > minimum).all() and inside.all(1).any():
+                return window
+    return np.array([0, 0, 1, 1])
+
+
+@pytest.mark.parametrize("name", ["tpu-v4-16", "dgx-1"])
+def test_a_crop_is_the_first_that_the_row_s_source_would_take(name):
+    """Google's code needs a touch of every object, NVIDIA's has an option without a requirement."""
+    data = PRESETS[name].data
+    draw = tf.function(lambda key: augment.crop_window(tf.constant(OBJECTS), key, data), autograph=False)
+    missed = []
+    for number in range(150):
+        window = draw(tf.constant([11, number], tf.int64)).numpy()
+        np.testing.assert_allclose(window, first_window((11, number), data), atol=1e-6)
+        missed.append(overlaps(window, OBJECTS).min() == 0)
+    assert any(missed) == (name == "dgx-1")
+
+
+def test_a_crop_s_limits_are_open(monkeypatch):
+    """A proposal of just the least aspect is refused, and a center on the border is outside."""
+    data = dataclasses.replace(PRESETS["dgx-1"].data, crop_overlaps=(-1.0,))
+    key = next(
+        tf.constant([5, n], tf.int64) for n in range(99) if (first_window((5, n), data) != [0, 0, 1, 1]).all()
+    )
+    boxes = tf.constant(OBJECTS)
+    first = augment.crop_window(boxes, key, data).numpy()
+    draws = tf.random.stateless_uniform([2, 4], key, alg="philox").numpy()
+    height, width = np.float32(0.3) + np.float32(0.7) * draws[1, 2:]
+    for limits in ((float(width / height), 9.0), (0.01, float(width / height))):
+        monkeypatch.setattr(Data, "crop_aspect", limits)
+        other = augment.crop_window(boxes, key, data).numpy()
+        assert (other != first).any()
+    window = tf.constant([0.25, 0.25, 0.75, 0.75])
+    edges = tf.constant([[0.0, 0.25, 0.5, 0.5], [0.5, 0.25, 1.0, 0.5], [0.25, 0.0, 0.5, 0.5]])
+    assert augment.within(edges, tf.constant([1, 2, 3]), window)[1].shape == [0]
 
 
 def test_cropped_objects_stay_on_their_pixels():
@@ -111,7 +176,7 @@ def test_cropped_objects_stay_on_their_pixels():
     boxes = tf.constant([[0.4, 0.3, 0.8, 0.8], [0.0, 0.0, 0.1, 0.1]])
     window = tf.constant([0.3, 0.2, 1.0, 0.9])
     image, moved, classes = augment.cropped(tf.constant(pixels), boxes, tf.constant([4, 5]), window)
-    assert classes.numpy().tolist() == [4], "the object whose centre is outside is gone"
+    assert classes.numpy().tolist() == [4], "the object whose center is outside is gone"
     height, width = image.shape[:2]
     ymin, xmin, ymax, xmax = np.round(moved[0].numpy() * [height, width, height, width]).astype(int)
     inside = np.zeros([height, width], bool)
@@ -119,10 +184,10 @@ def test_cropped_objects_stay_on_their_pixels():
     np.testing.assert_array_equal(image.numpy()[..., 0] == 255, inside)
 
 
-def test_normalise_is_mean_and_deviation_per_channel():
+def test_normalize_is_mean_and_deviation_per_channel():
     image = tf.constant(np.random.default_rng(1).integers(0, 256, [1, 4, 5, 3], np.uint8))
     expected = (image.numpy() / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    np.testing.assert_allclose(pipeline.normalise(image, tf.float64), expected, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(pipeline.normalize(image, tf.float64), expected, rtol=1e-8, atol=1e-12)
 
 
 def test_missing_files_and_other_categories_are_one_line(tmp_path, data_dir):

@@ -7,7 +7,6 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.detection import boxes as box_ops
 from ssd import loss, model
 from ssd.config import Config
 from ssd.presets import PRESETS
@@ -50,32 +49,6 @@ def test_mining_of_full_size_rows_compiled():
     np.testing.assert_array_equal(found.sum(1), np.minimum(3 * counts, 8732 - counts))
 
 
-def naive_targets(boxes, classes, anchors, overlap):
-    """The targets of one image, anchor by anchor."""
-    corners = box_ops.to_corners(tf.constant(anchors)).numpy()
-    codes, labels = np.zeros([len(anchors), 4]), np.zeros(len(anchors), int)
-    real = [g for g, label in enumerate(classes) if label > 0]
-    iou = box_ops.iou(tf.constant(corners), tf.constant(boxes)).numpy()
-    matched = {}
-    for a in range(len(anchors)):
-        best = max(real, key=lambda g: iou[a, g])
-        if iou[a, best] >= overlap:
-            matched[a] = best
-    for g in reversed(real):
-        matched[int(iou[:, g].argmax())] = g
-    for a, g in matched.items():
-        ymin, xmin, ymax, xmax = boxes[g]
-        cy, cx, h, w = anchors[a]
-        codes[a] = (
-            ((ymin + ymax) / 2 - cy) / h / 0.1,
-            ((xmin + xmax) / 2 - cx) / w / 0.1,
-            math.log((ymax - ymin) / h) / 0.2,
-            math.log((xmax - xmin) / w) / 0.2,
-        )
-        labels[a] = classes[g]
-    return codes, labels
-
-
 def scene(rng, count=6, images=3):
     low = rng.uniform(0, 0.6, [images, count, 2])
     boxes = np.concatenate([low, low + rng.uniform(0.05, 0.4, [images, count, 2])], -1)
@@ -83,18 +56,6 @@ def scene(rng, count=6, images=3):
     classes[:, 4:] = 0
     boxes[:, 4:] = 0
     return boxes, classes
-
-
-def test_targets_of_all_8732_anchors():
-    rng = np.random.default_rng(1)
-    boxes, classes = scene(rng)
-    anchors = model.anchors(Config())
-    actual = loss.targets(tf.constant(boxes), tf.constant(classes, tf.int32), tf.constant(anchors), 0.5)
-    for i in range(3):
-        codes, labels = naive_targets(boxes[i], classes[i], anchors, 0.5)
-        np.testing.assert_array_equal(actual.classes[i], labels)
-        np.testing.assert_allclose(actual.codes[i], codes, rtol=1e-8, atol=1e-12)
-        assert set(classes[i][:4]) <= set(labels.tolist())
 
 
 def test_an_image_without_objects_has_no_loss_and_no_gradient():

@@ -10,7 +10,8 @@ import tf_keras
 from common.distributed.replicas.single import Single
 from common.layers.batch_norm import SpanBatchNorm
 from common.layers.precision import precision
-from common.train.describe import forward_macs, parameters
+from common.train.describe import parameters
+from common.train.multiply_adds import forward_macs
 from ssd import model
 from ssd.config import Config
 from ssd.presets import PRESETS

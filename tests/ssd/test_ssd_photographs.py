@@ -34,11 +34,11 @@ def data_dir(tmp_path_factory) -> pathlib.Path:
     except UserError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("coco")
-    arguments = [str(folder), "--workers=1", "--train-shards=3", "--val-shards=2"]
+    arguments = [str(folder), "--workers=1", "--train_shards=3", "--val_shards=2"]
     for split in ("train", "val"):
         arguments += [
             f"--{split}={source / 'images'}",
-            f"--{split}-annotations={source / f'instances_{split}2017_100.json'}",
+            f"--{split}_annotations={source / f'instances_{split}2017_100.json'}",
         ]
     assert convert.main(arguments) == 0
     return folder
@@ -108,7 +108,7 @@ def test_a_truncated_photograph_is_named(tmp_path):
     image = content["images"][0]
     whole = (source / "images" / image["file_name"]).read_bytes()
     (tmp_path / image["file_name"]).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=f"image {image['id']} .* is no whole picture"):
+    with pytest.raises(UserError, match=f"image {image['id']} .* is not a whole picture"):
         convert.Pictures(str(tmp_path)).read(image)
     with pytest.raises(UserError, match=f"image {content['images'][1]['id']} .* cannot be read"):
         convert.Pictures(str(tmp_path)).read(content["images"][1])

@@ -49,13 +49,21 @@ def test_the_list_of_held_out_videos_has_only_those_of_the_records(tmp_path: Pat
     assert held == [f"val/{name}/{name}{i}.mp4" for name in ("left", "right") for i in (0, 1)]
 
 
-def test_a_group_and_copies_stay_on_one_side_across_classes(tmp_path: Path) -> None:
-    items = []
-    for n in range(24):
-        path = tmp_path / f"{n}.mp4"
-        path.write_bytes(b"copy" if n in (0, 13) else bytes(n + 10))
-        items.append(convert.Item(str(path), "ab"[n // 12], "" if n in (0, 13) else f"person {n % 6}"))
+def test_a_group_stays_on_one_side_across_classes(tmp_path: Path) -> None:
+    items = [convert.Item(f"{n}.mp4", "ab"[n // 12], f"person {n % 6}") for n in range(24)]
     for seed in range(8):
         parts = custom_data._divided(items, Options(eval_part=0.3, seed=seed))
-        sides = [{item.group or "copy" for item in part} for part in parts]
+        sides = [{item.group for item in part} for part in parts]
+        assert all(sides) and not sides[0] & sides[1]
+
+
+def test_copies_of_a_video_stay_on_one_side(tmp_path: Path) -> None:
+    items = []
+    for n in range(24):
+        path = tmp_path / f"{'abcdefghijklmnopqrstuvwxyz'[n]}.mp4"
+        path.write_bytes(bytes([n % 6]) * 9)
+        items.append(convert.Item(str(path), "x"))
+    for seed in range(8):
+        parts = custom_data._divided(items, Options(eval_part=0.3, seed=seed))
+        sides = [{Path(item.path).read_bytes() for item in part} for part in parts]
         assert all(sides) and not sides[0] & sides[1]

@@ -92,7 +92,7 @@ def test_a_batch(data_dir: Path) -> None:
     (batch,) = batches(train(data_dir), 1)
     assert batch["frames"].shape == (4, 4, 16, 16, 3) and batch["frames"].dtype == np.uint8
     assert batch["weight"].tolist() == [1] * 4 and set(batch["label"]) <= {0, 1, 2}
-    # Grey values rise by 8 per frame and frames are 2 apart (window 8 / 4 frames), unless the end wraps round.
+    # Gray values rise by 8 per frame and frames are 2 apart (window 8 / 4 frames), unless the end wraps round.
     rises = np.diff(batch["frames"].astype(int).mean(axis=(2, 3, 4)), axis=1)
     assert np.all((np.abs(rises - 16) < 4) | (rises < 0)) and np.any(np.abs(rises - 16) < 4)
 
@@ -153,13 +153,13 @@ def test_the_network_sees_frames_or_their_differences() -> None:
     clips = np.random.default_rng(0).integers(0, 256, [2, 3, 4, 5, 3], np.uint8)
     deviation = np.array(images.STDDEV_RGB)
     frames = (clips - np.array(images.MEAN_RGB)) / deviation
-    np.testing.assert_allclose(pipeline.normalise(clips, tf.float64), frames, rtol=1e-8, atol=1e-12)
-    got = pipeline.normalise(clips, tf.float64, "rgb_difference")
+    np.testing.assert_allclose(pipeline.normalize(clips, tf.float64), frames, rtol=1e-8, atol=1e-12)
+    got = pipeline.normalize(clips, tf.float64, "rgb_difference")
     for first, second, found in ((0, 1, 0), (0, 1, 1), (1, 2, 2)):
         change = (clips[:, second].astype(float) - clips[:, first]) / deviation
         np.testing.assert_allclose(got[:, found], change, rtol=1e-8, atol=1e-12)
     still = np.repeat(clips[:, :1], 3, 1)
-    assert not np.any(pipeline.normalise(still, tf.bfloat16, "rgb_difference"))
+    assert not np.any(pipeline.normalize(still, tf.bfloat16, "rgb_difference"))
 
 
 def test_a_jittered_clip_has_its_brightness_saturation_and_contrast_changed() -> None:
@@ -173,9 +173,9 @@ def test_a_jittered_clip_has_its_brightness_saturation_and_contrast_changed() ->
         (0.8, 1.2, 1.3),
     ):
         want = clip * brightness
-        grey = want @ [0.299, 0.587, 0.114]
-        want = grey[..., None] * (1 - saturation) + want * saturation
-        want = grey.mean() * (1 - contrast) + want * contrast
+        gray = want @ [0.299, 0.587, 0.114]
+        want = gray[..., None] * (1 - saturation) + want * saturation
+        want = gray.mean() * (1 - contrast) + want * contrast
         got = pipeline.jittered(
             tf.constant(clip), tf.constant([brightness, saturation, contrast], tf.float32)
         )
@@ -272,7 +272,7 @@ def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.M
     converted(tmp_path, tmp_path / "data")
     assert written == ["train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"]
     with pytest.raises(UserError, match="of another conversion"):
-        converted(tmp_path, tmp_path / "data", quality=50)
+        converted(tmp_path, tmp_path / "data", short_side=20)
 
 
 def test_lists_in_both_forms(tmp_path: Path) -> None:

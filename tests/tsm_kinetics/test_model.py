@@ -12,7 +12,8 @@ from common.distributed.replicas.single import Single
 from common.layers.batch_norm import span_layers
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
-from common.train.describe import forward_macs, parameters
+from common.train.describe import parameters
+from common.train.multiply_adds import forward_macs
 from tsm_kinetics import model
 from tsm_kinetics.config import MODELS, Config
 

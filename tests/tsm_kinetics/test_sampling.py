@@ -51,8 +51,8 @@ def test_windows_lie_inside(height: int, width: int, epoch: int, crops: int) -> 
 def test_three_crops_span_the_long_side(size: tuple[int, int], lefts: list[int]) -> None:
     windows = sampling.eval_windows(*size, Data(eval_crops=3))
     assert windows[:, 1].tolist() == lefts and set(windows[:, 2]) == {256}
-    centre = sampling.eval_windows(*size, Data(eval_crops=1))
-    np.testing.assert_array_equal(centre[0], windows[1])
+    center = sampling.eval_windows(*size, Data(eval_crops=1))
+    np.testing.assert_array_equal(center[0], windows[1])
 
 
 def test_draws_depend_on_seed_epoch_and_video() -> None:

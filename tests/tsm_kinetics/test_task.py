@@ -13,6 +13,7 @@ from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
 from common.train import step as steps
+from common.train.classification import top_k_sums
 from tests.benchmarks import line
 from tsm_kinetics import efficiency, last_five, model, pretrained
 from tsm_kinetics.config import MODELS, Config, Data
@@ -41,6 +42,16 @@ def test_a_video_s_score_is_the_mean_softmax_of_its_views() -> None:
         views = video.reshape(6, 4, 36, 36, 3) / 255
         softmax = [tf.nn.softmax(network((view[None] - mean) / deviation))[0] for view in views]
         np.testing.assert_allclose(one, np.mean(softmax, axis=0), rtol=1e-8)
+
+
+def test_ties_with_the_fifth_score_do_not_count() -> None:
+    """A dead network, whose scores are all equal, is right by chance: five classes of eight here."""
+    labels = tf.constant([*range(8), -1])
+    batch = {"label": labels, "weight": tf.cast(labels >= 0, tf.float32)}
+    scores = tf.tensor_scatter_nd_update(tf.zeros([9, 8]), [[7, 7], [6, 0]], [1.0, float("nan")])
+    sums = top_k_sums(scores, batch)
+    assert (int(sums["correct_top5"]), int(sums["seen"])) == (6, 8)
+    assert int(top_k_sums(tf.zeros([9, 8]), batch)["correct_top5"]) == 5
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
