@@ -10,7 +10,7 @@ from compliance.log import rules
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help="a log, a results folder or a submission tree")
-    add("--ruleset", choices=rules.RULESETS, help="default: what the tree and the log say")
+    add("--ruleset", **rules.CHOICE, help="default: what the tree and the log say")
     add("--division", choices=rules.DIVISIONS, help="what the logs must be; default: what they say")
     add("--format", choices=tuple(FORMATS), default="text")
     add("--output", "-o", metavar="FILE", help="write there instead of to standard output")

@@ -3,78 +3,15 @@
 import argparse
 
 from common.errors import UserError
+from compliance.described_rules import describe_key, sections_of, target_in_words
 from compliance.findings import texts
 from compliance.hints import hint
 from compliance.log import rules
-from compliance.log.formulas import describe_formula, uses_metadata
-from compliance.log.predicates import describe
 from compliance.log.whole_run import planned
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
 # The MLPerf benchmarks whose logs this project writes, as round 0.7 requires them.
 _TRAINED_HERE = ("resnet", "ssd", "maskrcnn", "transformer", "gnmt")
-
-
-def _target(spec: dict) -> str:
-    if "by" in spec:
-        return f"{describe(spec['then'])}; from {spec['by']} {spec['less']} on {describe(spec['else'])}"
-    return describe(spec)
-
-
-def _formulas(spec: dict) -> list[tuple[str, str]]:
-    """Returns (value or metadata, words) for each formula of a key."""
-    return [
-        ("metadata" if uses_metadata(formula) else "value", describe_formula(formula) + when)
-        for word, when in (("formula", ""), ("first_formula", " at the first one"))
-        for formula in spec.get(word, ())
-    ]
-
-
-def _named(name: str, predicate: dict) -> str:
-    return name + (f" ({describe(predicate)})" if predicate else "")
-
-
-def _metadata(spec: dict) -> list[str]:
-    phrases = [_named(name, predicate) for name, predicate in spec.get("metadata", {}).items()]
-    phrases += [" or ".join(some) for some in spec.get("metadata_any", ())]
-    for having, wanted in spec.get("metadata_if", {}).items():
-        phrases += [f"{_named(name, predicate)} with {having}" for name, predicate in wanted.items()]
-    if "collects" in spec:
-        names = spec["collects"]["all_of"]
-        once = f"each of {len(names)} names once: {', '.join(names[:3])}, ..."
-        phrases.append(f"in all records together {once}")
-    return phrases
-
-
-def _order(spec: dict) -> list[str]:
-    phrases = [f"after {key}" for key in spec.get("after", ())]
-    phrases += [f"before {key}" for key in spec.get("not_after", ())]
-    if "within" in spec:
-        minutes = spec["within"]["minutes"]
-        limit = "the minutes of the division" if isinstance(minutes, dict) else f"{minutes} minutes"
-        phrases.append(f"less than {limit} after the first {spec['within']['key']}")
-    return phrases + [f"not when {condition['say']}" for condition in spec.get("when", ())]
-
-
-def describe_key(spec: dict) -> dict[str, str]:
-    """Describes the rules of one key in words: {aspect: description}."""
-    words = {}
-    if isinstance(occurs := spec.get("occurs"), dict):
-        words["occurs"] = f"at least {occurs['at_least']}"
-    elif occurs:
-        words["occurs"] = occurs.replace("_", " ")
-    for other, value in spec.get("once_if", {}).items():
-        words["occurs"] = f"exactly one when {other} is {value}, else none"
-    phrases = [describe(spec["value"])] if "value" in spec else []
-    if phrases := phrases + [text for about, text in _formulas(spec) if about == "value"]:
-        words["value"] = " and ".join(phrases)
-    if phrases := [*_metadata(spec), *(text for about, text in _formulas(spec) if about == "metadata")]:
-        words["metadata"] = ", ".join(phrases)
-    if order := _order(spec):
-        words["order"] = "; ".join(order)
-    if "target" in spec:
-        words["target"] = f"at least one {_target(spec['target'])}"
-    return words
 
 
 # -------------------------------------------------------------------------------------------------- explain
@@ -145,8 +82,12 @@ def add_rules_arguments(parser: argparse.ArgumentParser) -> None:
     without = "resnet, ssd, ...; without it: the rounds and their benchmarks"
     parser.add_argument("benchmark", metavar="BENCHMARK", nargs="?", help=without)
     parser.add_argument("division", metavar="DIVISION", nargs="?", default="closed", help="closed or open")
-    newest = "default: the newest with rules for the benchmark; 0.7.0 for those that this project trains"
-    parser.add_argument("--ruleset", choices=rules.RULESETS, help=newest)
+    newest = (
+        "default: the benchmark's newest with rules; without --since 0.7.0 for those that this project trains"
+    )
+    parser.add_argument("--ruleset", **rules.CHOICE, help=newest)
+    since = "show only what the rules of --ruleset changed since this round"
+    parser.add_argument("--since", **rules.CHOICE, metavar="RULESET", help=since)
 
 
 def overview(ruleset: str | None = None) -> str:
@@ -170,27 +111,7 @@ def table(ruleset: str, division: str, benchmark: str) -> str:
 
     Raises UserError: the ruleset does not know the benchmark or division.
     """
-    if benchmark in rules.HPC_BENCHMARKS:
-        raise UserError(f"{benchmark} is a benchmark of MLPerf HPC, which is not covered")
-    known = rules.benchmarks(ruleset, division if division in rules.DIVISIONS else None)
-    for word, value, choices in (("division", division, rules.DIVISIONS), ("benchmark", benchmark, known)):
-        if value not in choices:
-            raise UserError(f"ruleset {ruleset} has no {word} {value!r}; {hint((value,), choices)}")
-    name = rules.benchmark_section(ruleset, division, benchmark)
-    if name not in rules.names(ruleset):
-        said = f"ruleset {ruleset} names {benchmark} and has no rules for it"
-        raise UserError(f"{said}; name an earlier --ruleset")
-    info = rules.load(ruleset, name)
-    common = [one for one in ("common", f"{division}/common") if one in rules.names(ruleset)]
-    every = {key: spec for one in common for key, spec in rules.load(ruleset, one)["keys"].items()}
-    sections = [("every log", every), (f"{benchmark}, {division}", info["keys"])]
-    for key, spec in info["keys"].items():
-        if "selects" in spec:
-            for choice in spec["value"]["in"]:
-                chosen = rules.load(ruleset, spec["selects"].format(choice))["keys"]
-                sections.append((f"{benchmark}, {division}, {key} {choice}", chosen))
-    for key in (*info["keys"], *info.get("removes", ())):
-        sections[0][1].pop(key, None)
+    info, sections = sections_of(ruleset, division, benchmark)
     lines = [f"{benchmark} {division}, ruleset {ruleset} ({info['source']})"]
     for title, keys in sections:
         lines += ["", title, *_rows(keys)]
@@ -212,7 +133,7 @@ def _rows(keys: dict[str, dict]) -> list[str]:
 def _facts(info: dict) -> list[str]:
     lines = [f"runs: {info['runs']}, scored by their olympic mean"] if "runs" in info else []
     if "goal" in info:
-        lines.append(f"target: {_target(info['goal'])} (used for the run's status)")
+        lines.append(f"target: {target_in_words(info['goal'])} (used for the run's status)")
     schedule = info.get("schedule", {})
     if "epochs" in schedule:
         lines.append(f"evaluation after epochs {planned(schedule)}")
@@ -227,10 +148,20 @@ def _facts(info: dict) -> list[str]:
 def run_rules(options: argparse.Namespace) -> int:
     """Prints the table."""
     if options.benchmark is None:
+        if options.since:
+            raise UserError(
+                "--since: name the benchmark whose rules to compare, as in `rules llama31_8b --since=5.1.0`"
+            )
         print(overview(options.ruleset))
     else:
         name = options.benchmark
         having = [one for one in rules.rulesets_with(name) if rules.has_rules(one, name)]
-        ruleset = options.ruleset or (having[-1] if having and name not in _TRAINED_HERE else "0.7.0")
-        print(table(ruleset, options.division, options.benchmark))
+        newest = having and (options.since or name not in _TRAINED_HERE)
+        ruleset = options.ruleset or (having[-1] if newest else "0.7.0")
+        if options.since:
+            from compliance.rule_changes import as_text  # needs the convergence points
+
+            print(as_text(name, options.since, ruleset, options.division))
+        else:
+            print(table(ruleset, options.division, name))
     return 0

@@ -72,3 +72,8 @@ class Groups:
     def findings(self) -> list[Finding]:
         """Returns one finding per group, in the order of first occurrence."""
         return [one._replace(lines=lines) if len(lines) > 1 else one for one, lines in self._groups.values()]
+
+
+def clean(text: str) -> str:
+    """Replaces control characters with spaces: they could drive a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)

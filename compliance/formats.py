@@ -1,4 +1,4 @@
-"""Formats the outcome of a check as text, JSON and JUnit XML; compliance/sarif.py has SARIF."""
+"""Formats the outcome of a check as text and JSON."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -6,9 +6,8 @@ from math import isfinite
 from pathlib import Path
 
 from compliance.api import Outcome
-from compliance.findings import ADVICE, ERROR, Finding
+from compliance.findings import ADVICE, ERROR, Finding, clean
 from compliance.log.check_log import ASKED_FOR, LogResult
-from compliance.sarif import as_sarif, clean
 from compliance.submission.tree_files import LOG_SUFFIXES
 
 _SHOWN_RULESETS = 8  # how many lines the text output spends on rulesets
@@ -142,29 +141,5 @@ def _log(log: LogResult) -> dict[str, object]:
     }  # fmt: skip
 
 
-def as_junit(outcome: Outcome) -> str:
-    """Formats the outcome as JUnit XML: a test case per file, a failure per error; advice is the case's output."""
-    from xml.sax.saxutils import escape, quoteattr
-
-    groups = dict(_by_path(outcome.findings))
-    paths = list(dict.fromkeys([*outcome.files, *groups]))
-    failed = {one.path for one in outcome.errors}
-    lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<testsuite name="compliance" tests="{len(paths)}" failures="{len(failed)}">',
-    ]
-    for path in paths:
-        lines.append(f'<testcase classname="compliance" name={quoteattr(clean(path))}>')
-        for one in groups.get(path, []):
-            body = f"{places(one)}: expected {one.expected}; found {one.found}; fix: {one.fix}"
-            if one.severity == ERROR:
-                head = f"<failure type={quoteattr(clean(one.rule))} message={quoteattr(clean(one.message))}>"
-                lines.append(f"{head}{escape(clean(body))}</failure>")
-            else:
-                lines.append(f"<system-out>{escape(clean(f'{one.rule}: {one.message} {body}'))}</system-out>")
-        lines.append("</testcase>")
-    return "\n".join([*lines, "</testsuite>"])
-
-
 _Format = Callable[[Outcome], str]
-FORMATS: dict[str, _Format] = {"text": as_text, "json": as_json, "junit": as_junit, "sarif": as_sarif}
+FORMATS: dict[str, _Format] = {"text": as_text, "json": as_json}

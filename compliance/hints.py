@@ -1,13 +1,21 @@
 """Suggests the intended name or value for a misspelled name or a wrongly scaled value."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 # Names that published logs or frameworks use -> the names in the rules.
 _ALIASES = {
     "mask": "maskrcnn", "mask_rcnn": "maskrcnn", "resnet50": "resnet", "imagenet": "resnet", "nmt": "gnmt",
     "rnn_translator": "gnmt", "single_stage_detector": "ssd", "tsm": "tsm_kinetics", "close": "closed",
-    "on-prem": "onprem", "on_prem": "onprem", "accuracy": "eval_accuracy", "batch_size": "global_batch_size",
+    "dlrm_v4_hstu": "dlrmv4", "bf16": "bfloat16", "float64": "fp64", "double": "fp64", "float32": "fp32",
+    "float": "fp32", "float16": "fp16", "half": "fp16", "float8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
+    "fp4": "nvfp4", "on-prem": "onprem", "on_prem": "onprem", "accuracy": "eval_accuracy",
+    "batch_size": "global_batch_size",
 }  # fmt: skip
+
+
+# Names of number formats, which differ by a letter.
+_FORMAT = re.compile(r"[a-z]*(fp|float|int|tf|bf)_?\d+.*")
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
@@ -20,6 +28,8 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
         return plain
     if _ALIASES.get(plain) in known:
         return _ALIASES[plain]
+    if _FORMAT.fullmatch(plain):
+        return None
     from difflib import get_close_matches  # imported only for a wrong name, so that a clean check starts fast
 
     matches = get_close_matches(plain[:100], known, n=1, cutoff=0.75)

@@ -6,8 +6,8 @@
             ...
     # run_stop: success when the target is met; aborted at the end, after an exception, or on a signal
 
-Every record goes through the checker as it is written. A header that the round's rules refuse raises UserError before
-the clock starts. docs/log-from-any-framework.md has examples.
+Every record goes through the checker as it is written. A header that the round's rules refuse raises UserError in the
+constructor. docs/log-from-any-framework.md has examples.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ from common.errors import UserError
 from compliance.findings import ERROR, Finding
 from compliance.log import rules
 from compliance.log.engine import StreamChecker
+from compliance.log.lines import token_lines
 from compliance.log.logs import Record
 from compliance.log.preflight import evaluations_needed, missing_keys, newest_round, progress_unit
+from compliance.tee import Tee
 
 _SUBMISSION = ("submission_benchmark", "submission_division")
 _FIRST = (*_SUBMISSION, "submission_org", "submission_platform", "submission_status", "cache_clear")
 # What ends a job: the scheduler (SIGTERM), a closed terminal (SIGHUP). Ctrl-C is an exception.
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_WHOLE_OUTPUT_FROM = "6.1.0"
+_MOST_TRIES = 10_000
 _START, _END, _POINT = "INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"
 
 
@@ -45,12 +49,14 @@ class Run:
     """The log of one run; a context manager. Creating it begins the initialization, entering it starts the clock.
 
     Args:
-      path: the log; it must not exist, because a log holds one run.
+      path: the log; it must not exist, because a log holds one run. See `again`.
       header: key -> value of every submission field and hyperparameter. A pair (value, {name: metadata}) gives
         metadata; a list of such pairs gives several records of the key.
       ruleset: the round; None: the newest one with the benchmark.
       write: False on every process but the first: nothing is written, all else stays the same.
       block_epochs: for benchmarks that count epochs, the epochs between two evaluations.
+      tee: copy the program's standard output and error into the log, as rounds from 6.1 on ask; None: in those rounds.
+      again: for a job that starts again: the log of an earlier try that has no run_stop becomes PATH.1, PATH.2, ...
       tell: takes each finding about a record after the clock has started; default: one line on standard error.
 
     Raises UserError: the header lacks a field, the round or the benchmark is unknown, or the file cannot be written.
@@ -64,6 +70,8 @@ class Run:
         ruleset: str | None = None,
         write: bool = True,
         block_epochs: float = 1,
+        tee: bool | None = None,
+        again: bool = False,
         tell: Callable[[Finding], None] = _warn,
     ):
         self.path = Path(path)
@@ -84,9 +92,15 @@ class Run:
         self._line, self._joined, self._block, self._seen = 0, 0, {}, set()
         self._handlers: dict[int, object] = {}
         self._stopping, self._late = False, 0
+        if write and again:
+            self._put_aside()
         self._file = self._open() if write else None
+        wanted = self.ruleset >= _WHOLE_OUTPUT_FROM if tee is None else tee
+        self._tee = Tee(self.path) if write and wanted else None
+        self._updates: dict[float, int] = {}  # checkpoints to evaluate later: their places and times, in ms
         try:
             self._write_header(header)
+            self._judge_header()
         except UserError:
             self._refuse()
             raise
@@ -100,6 +114,15 @@ class Run:
         except OSError as error:
             raise UserError(f"{self.path}: cannot write ({error.strerror}); give another folder") from None
 
+    def _put_aside(self) -> None:
+        """Renames the log of an earlier try that broke off. A log with run_stop stays, and its name is refused."""
+        if self.path.is_file() and not any(
+            line.__class__ is bytes and b'"run_stop"' in line for _, line in token_lines(self.path)
+        ):
+            numbers = range(1, _MOST_TRIES)
+            free = (self.path.with_name(f"{self.path.name}.{number}") for number in numbers)
+            self.path.rename(next(name for name in free if not name.exists()))
+
     def _write_header(self, header: Mapping[str, object]) -> None:
         for key in _FIRST:
             if key in header:
@@ -112,13 +135,7 @@ class Run:
             for one in value if pairs else [value]:
                 self.event(key, *(one if _is_pair(one) else (one, {})))
 
-    # ------------------------------------------------------------------------------------------- the clock
-
-    def start(self) -> None:
-        """Writes init_stop and run_start; call it right before the first touch of training data.
-
-        Raises UserError: the round's rules refuse the header, or ask for a key that it lacks.
-        """
+    def _judge_header(self) -> None:
         lacking = missing_keys(*self._rules, self._seen)
         if lacking:
             said = f"{self.ruleset} asks for {', '.join(lacking)}"
@@ -127,7 +144,17 @@ class Run:
         if refused is not None:
             said = f"expected {refused.expected}, found {refused.found}"
             raise UserError(f"{self.path}: {refused.rule}: {refused.message} {said}; {refused.fix}")
+
+    # ------------------------------------------------------------------------------------------- the clock
+
+    def start(self) -> None:
+        """Writes init_stop and run_start; call it right before the first touch of training data.
+
+        Raises UserError: the rules refuse a record that the program has written since the header, or the time since
+        init_start.
+        """
         self.event("init_stop", kind=_END)
+        self._judge_header()
         self.event("run_start", kind=_START)
         self.started = True
         self._begin_block()
@@ -157,9 +184,13 @@ class Run:
             status = "success" if status != "aborted" and (self.reached or later) else "aborted"
             about = {"reason": reason[:200]} if reason else {}
             place = {self.unit: self._number()} if self._at else {}
-            self.event("run_stop", kind=_END, metadata={"status": status, **place, **about})
+            updated = self._updates.get(self._at) if status == "success" else None
+            self.event("run_stop", kind=_END, metadata={"status": status, **place, **about}, time_ms=updated)
             for finding in self._checker.finish():
                 self._found(finding)
+        if self._tee is not None:
+            self._tee.close()
+            self._tee = None
         if self._file is not None:
             with contextlib.suppress(OSError):
                 os.fsync(self._file)
@@ -175,6 +206,31 @@ class Run:
 
     # ---------------------------------------------------------------------------------------- evaluations
 
+    def checkpoint(self, time_ms: int | None = None, **place: float) -> None:
+        """Notes the weight update of a checkpoint that is evaluated after the training, where the rules ask for that.
+
+        When an evaluation of it meets the target, run_stop gets the time of this update
+        (mlcommons/training_policies #596).
+
+        Args:
+          time_ms: when the update ended, in ms since 1970; None: now.
+          place: the training so far, as for `evaluation`.
+
+        Raises UserError: the rules of the benchmark let no result follow run_stop, or `place` lacks the unit.
+        """
+        if not self._checker.info.get("offline_evaluation"):
+            said = f"the rules of {self.benchmark} stop the clock at the evaluation"
+            raise UserError(f"{self.path}: {said}; evaluate it with `evaluated`")
+        self._at = self._place_in(place)
+        self._updates[self._at] = time.time_ns() // 1_000_000 if time_ms is None else time_ms
+        self._end_block()
+        self._begin_block()
+
+    def _place_in(self, place: Mapping[str, float]) -> float:
+        if self.unit not in place:
+            raise UserError(f"{self.path}: {self.benchmark} counts {self.unit}; give {self.unit}=...")
+        return place[self.unit]
+
     @contextlib.contextmanager
     def evaluation(self, **place: float) -> Iterator[SimpleNamespace]:
         """Brackets an evaluation, for its time in the log: set `value` of what this yields.
@@ -182,13 +238,12 @@ class Run:
         Args:
           place: the training so far, as `samples_count=...` or `epoch_num=...`; see `unit`.
         """
-        if self.unit not in place:
-            raise UserError(f"{self.path}: {self.benchmark} counts {self.unit}; give {self.unit}=...")
+        at = self._place_in(place)
         result = SimpleNamespace(value=None)
         if self.stopped:
             yield result
             return
-        self._at = place[self.unit]
+        self._at = at
         self._end_block()
         self.event("eval_start", kind=_START, metadata=place)
         yield result
@@ -196,7 +251,7 @@ class Run:
         self.event("eval_stop", kind=_END, metadata=place)
         if self.reached:
             self.stop()
-        else:
+        elif at not in self._updates:  # else the training is over
             self._begin_block()
 
     def evaluated(self, value: object, **place: float) -> bool:
@@ -232,7 +287,9 @@ class Run:
     def _end_block(self) -> None:
         block, self._block = self._block, {}
         if block:
-            self.event("block_stop", kind=_END, metadata=block)
+            # An epoch's block keeps its first epoch; one of samples has the samples at its start, then at its end.
+            end = {self.unit: self._number()} if self.unit in block else block
+            self.event("block_stop", kind=_END, metadata=end)
 
     def _number(self) -> float:
         return int(self._at) if float(self._at).is_integer() else self._at
@@ -240,15 +297,18 @@ class Run:
     # -------------------------------------------------------------------------------------------- records
 
     def event(
-        self, key: str, value: object = None, metadata: Mapping[str, object] | None = None, kind: str = _POINT
-    ) -> None:
+        self, key: str, value: object = None, metadata: Mapping[str, object] | None = None, kind: str = _POINT,
+        time_ms: int | None = None,
+    ) -> None:  # fmt: skip
         """Writes one record, and checks it. For what the other methods do not write, such as throughput.
+
+        `time_ms`: when it happened, in ms since 1970; None: now.
 
         Raises UserError: the value has no JSON form, or the disk is full.
         """
         caller = _caller()
         about = {"file": caller.f_code.co_filename, "lineno": caller.f_lineno, **(metadata or {})}
-        fields = {"namespace": "", "time_ms": time.time_ns() // 1_000_000, "event_type": kind}
+        fields = {"namespace": "", "time_ms": time_ms or time.time_ns() // 1_000_000, "event_type": kind}
         fields |= {"key": key, "value": _plain(value), "metadata": {k: _plain(v) for k, v in about.items()}}
         try:
             text = f":::MLLOG {json.dumps(fields)}"

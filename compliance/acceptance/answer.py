@@ -21,18 +21,24 @@ _SHOWN = 3  # logs, and rules of a log, that a reason names
 
 
 class Log(NamedTuple):
-    """One log: its run, whether that has ended, and its errors that no later line can mend, one of each rule."""
+    """One log: its run, whether that has ended, and its errors that no later line can mend, one of each rule.
+
+    `settled` is False for a run that has just ended and whose log still lacks a line: some log one behind run_stop.
+    `dead` marks a launch that ended before run_start: it is neither a failed run nor a run of the score.
+    """
 
     run: Run
     ended: bool
     errors: tuple[Finding, ...] = ()
+    settled: bool = True
+    dead: bool = False
 
     @property
     def name(self) -> str:
         return self.run.path.name
 
 
-def ended(run: Run, modified: float, now: float, stale_minutes: float, by_clock: bool = True) -> bool:
+def ended(run: Run, modified: float, now: float, stale_minutes: float) -> bool:
     """Whether a run has ended: it has run_stop, or nobody goes on writing its log.
 
     Args:
@@ -40,18 +46,25 @@ def ended(run: Run, modified: float, now: float, stale_minutes: float, by_clock:
       modified: when the file was last written, in seconds since 1970.
       now: the current time, in the same unit.
       stale_minutes: a run whose log has no run_stop and no new line for so long counts as ended.
-      by_clock: whether the log's own times count; a log that was seen to grow may have a wrong clock.
     """
+    if not run.began:
+        return False  # a launch that has not reached run_start is not a run that failed
     if run.stopped is not None or modified < now - 60 * stale_minutes:
         return True
     # A copy of an old log is a new file.
-    return by_clock and run.started is not None and run.started / 1000 < now - 86_400 * _LONGEST_DAYS
+    return run.started is not None and run.started / 1000 < now - 86_400 * _LONGEST_DAYS
+
+
+def dead(run: Run, modified: float, now: float, stale_minutes: float) -> bool:
+    """Whether a launch died before run_start: nobody has written to its log for so long; see `ended`."""
+    return not run.began and modified < now - 60 * stale_minutes
 
 
 class Answer(NamedTuple):
     """The answer for one folder.
 
-    `probability` is None if no model gives one. `factor` is the (expected) factor of the score.
+    `runs` have ended, `under_way` go on. `probability` is None if no model gives one. `factor` is the (expected) factor
+    of the score.
     """
 
     name: str
@@ -63,10 +76,13 @@ class Answer(NamedTuple):
     reasons: tuple[str, ...]
     advice: str
     estimate: Estimate | None = None
+    under_way: int = 0
 
 
 def answer(name: str, folder: ResultFolder, logs: Sequence[Log], bypass: bool, scaling: float) -> Answer:
-    """Answers for one folder of runs, complete or under way.
+    """Answers for one folder of runs, complete or under way. It names the logs that have to go (`Log.dead`).
+
+    A complete folder with such a log is a no-go, as the stock package checker counts the log.
 
     Args:
       name: the folder's name for people.
@@ -75,19 +91,42 @@ def answer(name: str, folder: ResultFolder, logs: Sequence[Log], bypass: bool, s
       bypass: the submitter set rcp-bypass, so that a failed test does not stop the upload.
       scaling: the score's factor so far: the convergence test's, or that of scaling.json.
     """
+    remove = [log.name for log in logs if log.dead]
+    logs = [log for log in logs if not log.dead]
     over = [log for log in logs if log.ended]
     runs = [log.run for log in over]
     if refused := _refused_anyway(folder, logs):
         reasons, advice = zip(*refused)
         said = NO_GO, 0.0, None, reasons, "; ".join(advice)
+    elif len(runs) >= folder.needed and not all(log.settled for log in logs):
+        said = (
+            OPEN,
+            None,
+            None,
+            ["the last run has just ended; its log may get further lines"],
+            "ask again soon",
+        )
     elif len(runs) >= folder.needed:
-        # Not of the folder's other logs, which `--watch` leaves out until they start.
+        # Not of the folder's other logs, which have to go.
         tested = folder.convergence and rcp.of_runs(folder.benchmark, folder.ruleset, runs)
         said = _complete(tested, bypass, scaling)
     else:
-        said = _under_way(folder, over)
+        said = _under_way(folder, over, len(logs) - len(over))
     word, chance, factor, reasons, *advice = said
-    return Answer(name, word, len(runs), folder.needed, chance, factor, tuple(reasons), *advice)
+    told = Answer(name, word, len(runs), folder.needed, chance, factor, tuple(reasons), *advice)
+    return _with_dead(told._replace(under_way=len(logs) - len(over)), remove)
+
+
+def _with_dead(told: Answer, names: Sequence[str]) -> Answer:
+    """Returns an answer that also names the logs to remove."""
+    if not names:
+        return told
+    reasons = [f"{name} never reached run_start: remove this log" for name in names[:_SHOWN]]
+    reasons += [f"{len(names) - _SHOWN} more logs never reached run_start"] if len(names) > _SHOWN else []
+    told = told._replace(advice=f"remove {listed(names, _SHOWN)}; then {told.advice}")
+    if told.answer == GO:
+        return told._replace(answer=NO_GO, probability=0.0, reasons=tuple(reasons))
+    return told._replace(reasons=(*told.reasons, *reasons))
 
 
 def _refused_anyway(folder: ResultFolder, logs: Sequence[Log]) -> list[tuple[str, str]]:
@@ -148,10 +187,11 @@ def _fails(judged: Convergence) -> str:
     return f"{judged.reason}: the mean is {judged.mean:,.6g}, at least {judged.least:,.6g} is needed"
 
 
-def _under_way(folder: ResultFolder, logs: Sequence[Log]) -> tuple:
-    """Returns what `_complete` does, from the logs of the runs that have ended."""
-    runs, left = [log.run for log in logs], folder.needed - len(logs)
-    more = f"{left} more run{'' if left == 1 else 's'}"
+def _under_way(folder: ResultFolder, logs: Sequence[Log], going: int) -> tuple:
+    """Returns what `_complete` does, from the logs of the runs that have ended; `going`: how many others go on."""
+    runs, left = [log.run for log in logs], folder.needed - len(logs) - going
+    more = f"{left} more run{'' if left == 1 else 's'}" if left else "the last runs are under way"
+    more += f" besides {going} under way" if going and left else ""
     if folder.convergence is None:
         return OPEN, None, None, [f"{len(runs)} of {folder.needed} runs are in"], f"go on: {more}"
     if not runs:
@@ -168,15 +208,22 @@ def _under_way(folder: ResultFolder, logs: Sequence[Log]) -> tuple:
     spoiled = sum(bool(log.errors) and log.run.to_converge is not None for log in logs)
     reference = point.mean, point.stdev, point.least
     chances = estimate(Question(*reference, folder.needed, folder.may_fail, known, spoiled, step_of(runs)))
-    reason = "more runs are expected to fail than may"
-    if chances.low is not None:
+    reasons = ["more runs are expected to fail than may"]
+    failing = 2 * chances.lost > 1 - chances.passes and chances.passes < GO_ON  # more than half of the risk
+    if chances.low is not None and not failing:
         least = f"at least {point.least:,.6g} is needed (reference {point.mean:,.6g})"
         span = f"{chances.low:,.6g} to {chances.high:,.6g} (90 %)"
-        reason = f"the mean of all {folder.needed} runs will be {span}; {least}"
+        reasons = [f"the mean of all {folder.needed} runs will be {span}; {least}"]
+    elif chances.lost:
+        share = f"with probability {chances.lost:.2f} more runs fail than the score drops ({folder.may_fail})"
+        reasons = [share] if chances.passes else reasons
+    last = max(runs, key=lambda one: one.stopped or 0)
+    converged = "did not converge" if last.to_converge is None else f"converged after {last.to_converge:,.6g}"
+    reasons.append(f"{last.path.name}, the last to end, {converged}")
     advice = _advise(chances, more)
     if kind == "smallest":
         advice += "; below the smallest batch size of the reference, a faster mean needs a point of its own"
-    return OPEN, chances.passes, chances.factor, [reason], advice, chances
+    return OPEN, chances.passes, chances.factor, reasons, advice, chances
 
 
 def _advise(chances: Estimate, more: str) -> str:

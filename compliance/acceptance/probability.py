@@ -5,8 +5,8 @@ The model, for one folder of runs; m and s are the reference's mean and standard
 - Run i converges after y_i epochs (or samples), normal with mean mu and standard deviation sigma.
 - sigma^2 has a scaled inverse chi-squared prior with NU degrees of freedom and scale s^2, as in the reference. If the
   reference's runs are all alike, s is FLOOR * m.
-- Most submitters converge like the reference: mu / m is normal with mean NEAR_CENTRE and standard deviation NEAR_TAU.
-  A share FAR of them converges otherwise, mostly slower: with mean FAR_CENTRE and standard deviation FAR_TAU.
+- Most submitters converge like the reference: mu / m is normal with mean NEAR_CENTER and standard deviation NEAR_TAU.
+  A share FAR of them converges otherwise, mostly slower: with mean FAR_CENTER and standard deviation FAR_TAU.
 - A run fails to converge with a probability whose prior is Beta(FAILS, RUNS - FAILS).
 
 Given the runs so far, a draw takes sigma^2 from its posterior, mu given sigma^2, and the other runs given both: their
@@ -33,8 +33,8 @@ DRAWS = 1000
 MOST_RUNS = 40  # data/rounds.json: unet3d
 NU = 16.0
 FLOOR = 0.005
-NEAR_CENTRE, NEAR_TAU = 1.0, 0.01
-FAR, FAR_CENTRE, FAR_TAU = 0.3, 1.08, 0.05
+NEAR_CENTER, NEAR_TAU = 1.0, 0.01
+FAR, FAR_CENTER, FAR_TAU = 0.3, 1.08, 0.05
 FAILS, RUNS = 0.5, 50.0
 LEAST_STEP = 1e-9  # of the mean; the rounding of a run's end to a multiple of less is no more exact
 
@@ -63,7 +63,7 @@ class Estimate(NamedTuple):
 
     `factor`: the expected factor of the score if they pass; 1.0 if no draw passes. `low` and `high` bound the olympic
     mean of all runs with 90 % probability; None if more runs fail than may. `most`: the probability to pass if the next
-    run is as slow as the slowest of twenty.
+    run is as slow as the slowest of twenty. `lost`: the probability that more runs fail than may.
     """
 
     passes: float
@@ -72,6 +72,7 @@ class Estimate(NamedTuple):
     low: float | None
     high: float | None
     most: float
+    lost: float = 0.0
 
 
 def estimate(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Estimate:
@@ -90,7 +91,8 @@ def estimate(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Es
         nexts = sorted(future[0] for future in _futures(asked, left, draws) if future[0] < math.inf)
         slow = nexts[int(0.95 * (len(nexts) - 1))]
         most = estimate(asked._replace(known=(*asked.known, slow)), draws, look_ahead=False).passes
-    return Estimate(passes, scaled, fmean(factors) if factors else 1.0, low, high, most)
+    lost = 1 - len(finite) / len(means)
+    return Estimate(passes, scaled, fmean(factors) if factors else 1.0, low, high, most, lost)
 
 
 def step_of(runs: Sequence[Run]) -> float:
@@ -124,15 +126,15 @@ def _futures(asked: Question, left: int, draws: int) -> list[list[float]]:
     known = [one for one in asked.known if one is not None]
     fails = (FAILS + len(asked.known) - len(known)) / (RUNS + len(asked.known))
     spread = max(asked.stdev, FLOOR * asked.mean)
-    centre = fmean(known) if known else 0.0
-    squares = sum((one - centre) ** 2 for one in known)
+    center = fmean(known) if known else 0.0
+    squares = sum((one - center) ** 2 for one in known)
     degrees = NU + max(0, len(known) - 1)
     scale = math.sqrt((NU * spread**2 + squares) / 2)
     anchor, step = (known[0] if known else 0.0), asked.step
     futures = []
     for chi, level, pick, normals, uniforms in _noise(degrees, draws):
         sigma = scale / chi
-        mu = _mean_of_runs(asked.mean, centre, len(known), sigma, level, pick)
+        mu = _mean_of_runs(asked.mean, center, len(known), sigma, level, pick)
         runs = [max(mu + sigma * normal, 0.0) for normal in normals[:left]]
         if step > LEAST_STEP * asked.mean:
             runs = [anchor + round((one - anchor) / step) * step for one in runs]
@@ -143,25 +145,25 @@ def _futures(asked: Question, left: int, draws: int) -> list[list[float]]:
 
 
 def _mean_of_runs(
-    reference: float, centre: float, count: int, sigma: float, level: float, pick: float
+    reference: float, center: float, count: int, sigma: float, level: float, pick: float
 ) -> float:
-    """Draws mu from its posterior, given sigma and the mean `centre` of `count` runs.
+    """Draws mu from its posterior, given sigma and the mean `center` of `count` runs.
 
     `level` is a normal variate, `pick` a uniform one that chooses between the two parts of the prior.
     """
     near, far = (NEAR_TAU * reference) ** 2, (FAR_TAU * reference) ** 2
     if count:
         noise = sigma**2 / count
-        close = (1 - FAR) * _density(centre - NEAR_CENTRE * reference, noise + near)
-        total = close + FAR * _density(centre - FAR_CENTRE * reference, noise + far)
+        close = (1 - FAR) * _density(center - NEAR_CENTER * reference, noise + near)
+        total = close + FAR * _density(center - FAR_CENTER * reference, noise + far)
         # Far from both parts, floating point has 0 for each: then the wide part is the likelier one.
         is_near = pick * total < close
     else:
         is_near = pick < 1 - FAR
-    ratio, variance = (NEAR_CENTRE, near) if is_near else (FAR_CENTRE, far)
+    ratio, variance = (NEAR_CENTER, near) if is_near else (FAR_CENTER, far)
     weight = count / sigma**2
     precision = weight + 1 / variance
-    return (weight * centre + ratio * reference / variance) / precision + level / math.sqrt(precision)
+    return (weight * center + ratio * reference / variance) / precision + level / math.sqrt(precision)
 
 
 def _density(distance: float, variance: float) -> float:

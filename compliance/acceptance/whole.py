@@ -3,18 +3,17 @@
 import json
 import math
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from compliance.acceptance.answer import OPEN, Answer, Log, answer, ended
+from compliance.acceptance.answer import OPEN, Answer, Log, answer, dead, ended
 from compliance.api import Outcome
-from compliance.findings import ERROR, Finding
-from compliance.log.check_log import LogResult
-from compliance.sarif import clean
-from compliance.submission import tree_params
+from compliance.findings import ERROR, Finding, clean
+from compliance.log.check_log import ASKED_FOR, LogResult
+from compliance.log.find_round import NAMED
+from compliance.submission import tree_params, tree_runs
 from compliance.submission.runs import Run
 from compliance.submission.scaling import factor
 from compliance.submission.verdict import ResultFolder, Submission
@@ -23,7 +22,21 @@ from compliance.verdict import GO, NO_GO, Verdict
 STALE_MINUTES = 60.0  # a log without run_stop that nobody has written to for so long has ended
 # These findings of `check` are about the runs so far; `answer` judges them again, with the runs that are still to come.
 _AGAIN = frozenset({"tree.run-count", "tree.score", "tree.rcp"})
-_YET = "eval_accuracy.target"
+_SETTLED = (
+    5.0  # seconds after the last line, until which a log may get the lines that some write behind run_stop
+)
+# Errors that a person can mend until the upload, without another run.
+_MENDABLE = (
+    "system.",
+    "tree.system-missing",
+    "tree.file-missing",
+    "tree.layout",
+    "tree.name",
+    "tree.link",
+    "tree.size",
+)
+# Errors about a line that a later line may yet mend.
+_YET = ("eval_accuracy.target", "eval_accuracy.twice", "aggregated_eval_accuracy.")
 
 
 class Whole(NamedTuple):
@@ -48,67 +61,104 @@ def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STA
     Args:
       outcome: what `compliance.check` says of it.
       now: seconds since 1970, to tell which logs are under way; None: the clock's.
-      stale_minutes: a run whose log has no run_stop and no new line for so long counts as ended.
+      stale_minutes: a run whose log has no run_stop and no new line for so long counts as ended; without run_start,
+        the log has to go.
     """
     clock = (time.time() if now is None else now), stale_minutes
-    errors: dict[str, list[Finding]] = defaultdict(list)
-    for one in outcome.findings:
-        if one.severity == ERROR:
-            errors[one.path].append(one)
-    folders = folders_of(outcome.submissions, outcome.logs, clock)
+    folders = list(folders_of(outcome.submissions, outcome.logs, clock))
+    errors = [one for one in outcome.findings if one.severity == ERROR]
+    for _, folder, logs, *_ in folders:
+        errors = _of_runs_so_far(errors, folder, logs)
     return _together(outcome, [answer(*one) for one in folders], errors)
+
+
+def _of_runs_so_far(errors: list[Finding], folder: ResultFolder, logs: Sequence[Log]) -> list[Finding]:
+    """Returns the errors without those about a folder of runs that logs under way may yet mend."""
+    going = {str(log.run.path) for log in logs if not log.ended}
+    place = str(folder.path)
+    if not any(log.ended or log.run.started is not None for log in logs):
+        return [
+            one for one in errors if one.path != place and one.path not in going
+        ]  # not even the round is known
+    cut = {path for path in going if not ends_a_line(path)}
+    kept = [one for one in errors if (one.path, one.rule) != (place, "tree.seed")]
+    # A log under way may yet name its benchmark, and end its last line.
+    yet = [one for one in kept if one.rule == "tree.stock" and one.path in (cut if one.line else going)]
+    kept = [one for one in kept if one not in yet]
+    if len(kept) < len(errors):
+        runs = [log.run for log in logs if not log.dead and (log.ended or log.run.seeds or log.run.bad_seeds)]
+        kept += tree_runs.seeds(folder.path, runs, ERROR)
+    return kept
 
 
 def folders_of(
     submissions: Sequence[Submission],
     results: Sequence[LogResult],
     clock: tuple[float, float],
-    growing: Collection[str] = (),
 ) -> Iterator[tuple[str, ResultFolder, list[Log], bool, float]]:
     """Yields the arguments of `answer` for each folder of runs.
 
     Args:
       submissions, results: of a checked tree.
       clock: the time in seconds since 1970, and the minutes after which a log without run_stop has ended.
-      growing: the logs that were seen to grow, whatever their own times say.
     """
     logs = {result.path: result for result in results}
     for submission in submissions:
         org = f"{submission.path.name}/" if len(submissions) > 1 else ""
         for one in submission.folders:
             pairs = zip(one.paths, one.runs)
-            of_runs = [_log(run, logs[path], clock, path in growing) for path, run in pairs]
+            of_runs = [_log(run, logs[path], clock) for path, run in pairs]
             bypass = tree_params.RCP_BYPASS in tree_params.flags(submission.path, one.path)
             scaling = factor(one.path, one.convergence).value
             yield f"{org}{one.system}/{one.benchmark}", one, of_runs, bypass, scaling
 
 
-def _log(run: Run, result: LogResult, clock: tuple[float, float], growing: bool) -> Log:
+def _log(run: Run, result: LogResult, clock: tuple[float, float]) -> Log:
     modified = 0.0
     with suppress(OSError):
         modified = Path(result.path).stat().st_mtime
-    over = ended(run, modified, *clock, by_clock=not growing)
-    # What a log that still grows lacks, as a result that meets the target, may yet come; a broken line stays broken.
+    over = ended(run, modified, *clock)
+    # What a log that still grows lacks, as a result that meets the target, may yet come; a broken line stays broken,
+    # if it is whole. Before run_start the header is not complete, and the round may be another one.
+    known = run.started is not None or result.ruleset_reason == ASKED_FOR or NAMED in result.ruleset_reason
+    yet = _YET if ends_a_line(result.path) else (*_YET, "line-")
     of_rules: dict[str, Finding] = {}
+    settled, now = True, clock[0]
     for one in result.findings:
-        if one.severity == ERROR and (over or (one.line and one.rule != _YET)):
+        if one.severity == ERROR and over and not one.line and now - _SETTLED < modified <= now:
+            settled = False
+        elif one.severity == ERROR and (over or (one.line and known and not one.rule.startswith(yet))):
             of_rules.setdefault(one.rule, one)
-    return Log(run, over, tuple(of_rules.values()))
+    return Log(run, over, tuple(of_rules.values()), settled, dead(run, modified, *clock))
 
 
-def _together(outcome: Outcome, answers: list[Answer], errors: dict[str, list[Finding]]) -> Whole:
+def ends_a_line(path: str) -> bool:
+    """Whether the last line of a log is whole; True for an empty log, and for one that has gone."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(-1, 2)
+            return file.read(1) == b"\n"
+    except OSError:
+        return True
+
+
+def _together(outcome: Outcome, answers: list[Answer], errors: Sequence[Finding]) -> Whole:
     reasons = [f"{one.name}: {reason}" for one in answers if one.answer == NO_GO for reason in one.reasons]
-    of_logs = {result.path for result in outcome.logs}
-    for path, found in errors.items():
-        if path not in of_logs:
-            reasons += [f"{Path(path).name}: {one.message}" for one in found if one.rule not in _AGAIN]
+    missing = any(one.runs < one.needed for one in answers)
+    of_logs = {(result.path, one.rule) for result in outcome.logs for one in result.findings}
+    later = []
+    for one in errors:
+        if one.rule not in _AGAIN and (one.path, one.rule) not in of_logs:
+            mendable = missing and one.rule.startswith(_MENDABLE)
+            (later if mendable else reasons).append(f"{Path(one.path).name}: {one.message}")
     if reasons:
         return Whole(NO_GO, 0.0, tuple(dict.fromkeys(reasons)), _held(answers))
     chances = [one.probability for one in answers]
     probability = None if None in chances or not chances else math.prod(chances)
     waiting = [f"{one.name}: {reason}" for one in answers if one.answer == OPEN for reason in one.reasons]
     if waiting:
-        return Whole(OPEN, probability, tuple(waiting), tuple(answers))
+        before = [f"before the upload: {reason}" for reason in dict.fromkeys(later)]
+        return Whole(OPEN, probability, (*waiting, *before), tuple(answers))
     if not outcome.submissions or outcome.verdict.answer != GO:
         reasons = list(outcome.verdict.reasons) or ["the folder holds no submission"]
         return Whole(outcome.verdict.answer, probability, tuple(reasons), _held(answers))
@@ -139,7 +189,9 @@ def folder_lines(one: Answer) -> list[str]:
 
 def short(one: Answer) -> str:
     """Returns answer, runs, probability and factor in a few words."""
-    text = f"{one.answer}, {one.runs} of {one.needed} runs"
+    text = f"{one.answer}, {one.runs} of {one.needed} runs" + (
+        f", {one.under_way} under way" if one.under_way else ""
+    )
     if one.answer == OPEN and one.probability is not None:
         text += f", probability {one.probability:.2f}"
     if one.factor is not None and one.factor >= 1.00005:

@@ -12,10 +12,11 @@ from pathlib import Path
 from statistics import fmean
 
 from compliance.changes import hyperparameters
-from compliance.changes.difference import rounds_of
 from compliance.changes.hyperparameters import BATCH, FIXED, GROUP, SYSTEM, Side
 from compliance.log import rules
+from compliance.log.find_round import find, of_folder, of_submission
 from compliance.report.output import aligned, value
+from compliance.submission import scores
 
 # What the rules say of each kind, in the order in which the kinds are shown.
 _SAYS = {
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("other", metavar="OTHER", type=Path, help="the other submitter's folder of runs")
     new = "your runs with the borrowed values: were they borrowed by the rules?"
     add("--again", metavar="NEW", type=Path, help=new)
-    add("--ruleset", choices=rules.RULESETS, help="default: what the logs say")
+    add("--ruleset", **rules.CHOICE, help="default: what the logs say")
     add("--format", choices=("text", "json"), default="text", help="default: %(default)s")
 
 
@@ -90,6 +91,28 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(_text(borrowing, again is not None))
     return int(bool(borrowing.refused))
+
+
+def rounds_of(a: Path, b: Path, ruleset: str | None = None) -> tuple[tuple[str, str], str]:
+    """Returns the rounds of two folders of runs, and a line that says how one was guessed; "" if none was.
+
+    A folder named after its round decides for itself. A side without such a name is of the round of the other, or of
+    the newest round that fits the logs of both.
+    """
+    if ruleset:
+        return (ruleset, ruleset), ""
+    named = [found and found.ruleset for found in map(of_folder, (a, b))]
+    if all(named):
+        return tuple(named), ""
+    if any(named):
+        taken, why = named[0] or named[1], "as the other side's folder says"
+    else:
+        folders = dict.fromkeys(folder for path in (a, b) for folder in scores.result_folders(path))
+        choice = of_submission(find(scores.result_files(folder)[0]) for folder in folders)
+        if choice is None:
+            return ("", ""), ""
+        taken, why = choice.ruleset, choice.reason.replace("; --ruleset takes another", "")
+    return tuple(name or taken for name in named), f"round {taken}: {why}; --ruleset names another"
 
 
 def compare(own: Side, other: Side, again: Side | None = None) -> Borrowing:

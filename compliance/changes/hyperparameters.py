@@ -15,7 +15,9 @@ from compliance.log.formulas import compile_condition, describe_formula
 from compliance.log.predicates import compile_predicate, describe
 from compliance.report.output import value
 from compliance.submission import scores
+from compliance.submission.coherence import is_placeholder
 from compliance.submission.runs import Run, read_run
+from compliance.submission.tree_files import place_of
 
 BATCH, GROUP, FIXED, SYSTEM = "batch", "group", "fixed", "system"
 
@@ -64,6 +66,9 @@ def read(path: Path, ruleset: str | None = None) -> Side:
     differing = tuple(key for key in keys if any(one.get(key) != said[0].get(key) for one in said))
     shared = {key: value for key, value in said[0].items() if key not in differing}
     org, division = (str(first.header.get(f"submission_{name}", "")) for name in ("org", "division"))
+    place = place_of(path.resolve())
+    if is_placeholder(org) and place is not None:
+        org = place[0].name  # the submitter's folder: a launcher left the name in the logs open
     return Side(path, first.benchmark, org, division, first.ruleset, runs, shared, differing)
 
 

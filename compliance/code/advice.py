@@ -70,29 +70,11 @@ def _framework(folder: Path) -> Iterator[Finding]:
 
 def has_framework_log(path: Path) -> bool:
     """Whether a log holds lines of a framework's own beside its records; True for one that cannot be read."""
-    lines = _first_lines(path)
-    own = sum(bool(line.strip()) and b":::MLL" not in line for line in lines or ())
-    return lines is None or own >= _LEAST_LINES
-
-
-def _first_lines(path: Path) -> list[bytes] | None:
-    """Returns the lines of a plain file's first part; None if it cannot be read, or is a link or a pipe."""
     if kind_of(path) != "file":
-        return None
+        return True
     try:
         with open(path, "rb") as file:
-            return file.read(_READ).splitlines()
+            lines = file.read(_READ).splitlines()
     except OSError:
-        return None
-
-
-# What a shell's `env` or `export -p` prints of a run's environment.
-_ENVIRONMENT = (
-    b"PATH=", b"LD_LIBRARY_PATH=", b"PYTHONPATH=", b"HOSTNAME=", b"SLURM_", b"CUDA_VISIBLE_DEVICES=", b"NCCL_",
-)  # fmt: skip
-
-
-def has_environment(path: Path) -> bool:
-    """Whether the first part of a log shows the environment that the run had; False for one that cannot be read."""
-    others = [line for line in _first_lines(path) or () if b":::MLL" not in line]
-    return sum(any(word in line for line in others) for word in _ENVIRONMENT) >= 2
+        return True
+    return sum(bool(line.strip()) and b":::MLL" not in line for line in lines) >= _LEAST_LINES

@@ -8,8 +8,9 @@ from common.errors import UserError
 from compliance.findings import ERROR, Finding, Groups, finding
 from compliance.log import rules
 from compliance.log.engine import StreamChecker
-from compliance.log.find_round import Choice, find
+from compliance.log.find_round import Choice, opened
 from compliance.log.logs import read_log
+from compliance.log.stock import Sight, StockReader
 from compliance.submission.runs import Run, RunReader
 
 # For fewer bytes than this, starting a process pool costs more than it saves.
@@ -38,6 +39,9 @@ class LogResult(NamedTuple):
     org: object = None
     status: object = None
     family: str = ""  # MLPerf HPC or v0.5, for which there are no rules
+    stock: tuple[
+        Sight, ...
+    ] = ()  # what the stock programs refuse or end at, in counted and dropped runs alike
     run: Run | None = None  # None if the log cannot be read, or nobody asked for it
 
     @property
@@ -53,13 +57,15 @@ def check_log(
 
     Raises UserError: the file cannot be read.
     """
-    taken = Choice(ruleset, ASKED_FOR) if ruleset else find(path)
+    taken, records = (Choice(ruleset, ASKED_FOR), read_log(path, ruleset)) if ruleset else opened(path)
     ruleset = taken.ruleset
     checker = StreamChecker(ruleset, division=division, path=path)
     groups = Groups()
     reader = RunReader(path, ruleset)
-    feed, add, read = checker.feed, groups.add, reader.add
-    for record in read_log(path, ruleset):
+    stock = StockReader(ruleset)
+    feed, add, read, see = checker.feed, groups.add, reader.add, stock.take
+    for record in records:
+        see(record)
         if with_run:
             read(record)
         if broken := feed(record):
@@ -71,7 +77,11 @@ def check_log(
         add([finding("not-checked", ERROR, path, wanted, taken.reason, **names)])
     story = checker.story
     findings = story.runs.one_finding(path, groups.findings())
-    family, status = "", story.last.get("submission_status")
+    family = ""
+    org, platform, status = (
+        story.last[key].value if key in story.last else None
+        for key in ("submission_org", "submission_platform", "submission_status")
+    )
     if not checker.records and (other := _other_form(path)):
         findings, family = [other], V05 if V05 in other.message else ""
     named = checker.declared
@@ -79,9 +89,9 @@ def check_log(
         about = ("a log of MLPerf Training", f"{benchmark}, of MLPerf HPC")
         family, findings = HPC, [finding("not-checked", ERROR, path, *about, wording="not-checked.hpc")]
     return LogResult(
-        path, ruleset, findings, benchmark, named.get("submission_division"), checker.platform, story.seed,
-        story.smoke, story.minutes(), story.best is not None, taken.reason, named.get("submission_org"),
-        status.value if status else None, family, reader.run() if with_run else None,
+        path, ruleset, findings, benchmark, named.get("submission_division"), platform, story.seed,
+        story.smoke, story.minutes(), story.best is not None, taken.reason, org, status, family,
+        stock.end(named, checker.target and checker.target.spec), reader.run() if with_run else None,
     )  # fmt: skip
 
 

@@ -100,9 +100,11 @@ class Evaluations:
             return begun
         return {}
 
-    def end(self, stopped: bool) -> Iterator[Finding]:
-        """Yields the findings; call it once, after the last record. `stopped`: whether the log has run_stop."""
+    def end(self, stop: Record | None) -> Iterator[Finding]:
+        """Yields the findings; call it once, after the last record. `stop`: run_stop, if the log has it."""
         yield from self._contradictions()
+        if stop is not None:
+            yield from self._behind(stop)
         if self._moved is not None:
             begun, result = self._moved
             unit = next(unit for unit in places(begun) if unit in places(result))
@@ -110,8 +112,16 @@ class Evaluations:
             found = f"{unit} {shown(result.metadata[unit])}"
             found += f", and {self._moves - 1} more like it" if self._moves > 1 else ""
             yield self._make("eval.place", ADVICE, result, wanted, found)
-        if stopped:  # a run that broke off leaves intervals open
+        if stop is not None:  # a run that broke off leaves intervals open
             yield from self._unpaired()
+
+    def _behind(self, stop: Record) -> Iterator[Finding]:
+        """run_stop with less training than an evaluation before it: some log the samples of the last block there."""
+        for unit, value in places(stop).items():
+            evaluated = max(self.at[unit], default=value)
+            if value < evaluated:
+                wanted = f"{unit} {evaluated:,.10g}, as at the last evaluation"
+                yield self._make("run_stop.place", ADVICE, stop, wanted, f"{value:,.10g}")
 
     def _contradictions(self) -> Iterator[Finding]:
         """Two results of one evaluation: the log has fewer evaluations at this place than results."""

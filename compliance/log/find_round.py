@@ -6,16 +6,17 @@ logs of a submission share one round, the newest that fits each of them.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain
 from os import PathLike
 from os import path as os_path
 from typing import NamedTuple
 
 from compliance.hints import nearest
 from compliance.log import rules
-from compliance.log.logs import Record, form_of, read_log
+from compliance.log.logs import BadLine, Record, form_of, read_log
 
 # mlcommons/training_results_v5.0, a correction of it (v5.1.1); submitters' copies (training_results_v5.0_rc1,
 # training-v5.1).
@@ -24,8 +25,10 @@ _FOLDER = re.compile(
 )
 # A log names its benchmark and hyperparameters before training starts; real headers have a few hundred records.
 _MAX_RECORDS = 20_000
-# Keys that only this project's logs have (timetotrain/run/mllog.py); its presets follow the rules of v0.7.
+_MOST_HELD = 4 << 20  # bytes of a log whose first records are held; a larger one is read twice
+# Keys that only this project's logs have (timetotrain/run/mllog.py). They name a round after v0.7 in `ruleset`.
 _OWN_KEYS, _OWN_RULESET = frozenset(("config_digest", "smoke_run")), "0.7.0"
+NAMED = "names the round"  # how the reason of a folder's name ends
 _NOTHING = "0.7.0"  # ruleset for the line findings of an unreadable or empty log
 
 
@@ -43,15 +46,27 @@ def find(path: str | PathLike) -> Choice:
 
     Raises UserError: the file cannot be read.
     """
+    return opened(path)[0]
+
+
+def opened(path: str | PathLike) -> tuple[Choice, Iterator[Record | BadLine]]:
+    """Returns the ruleset to check a log with, and what `read_log` yields of it; each line is read once.
+
+    Raises UserError: the file cannot be read.
+    """
     form = form_of(path)
-    if form == "seconds":
-        return Choice("0.6.0", "its lines have the form of 0.6.0 (:::MLL)", fits=("0.6.0",))
     named = of_folder(os_path.dirname(os_path.abspath(path)))
-    if named is not None:
-        return named
-    if not form:
-        return Choice(_NOTHING, "it has no record")
-    return _of_content(path)
+    if form == "seconds":
+        choice = Choice("0.6.0", "its lines have the form of 0.6.0 (:::MLL)", fits=("0.6.0",))
+    elif named is not None or not form:
+        choice = named or Choice(_NOTHING, "it has no record")
+    else:
+        small = os_path.getsize(path) <= _MOST_HELD
+        lines, head = read_log(path, _NOTHING), deque(maxlen=None if small else 0)
+        choice = _of_content(lines, head)
+        if small:
+            return choice, chain(head, lines)  # every round that the content may tell reads it alike
+    return choice, read_log(path, choice.ruleset)
 
 
 def of_folder(folder: str | PathLike) -> Choice | None:
@@ -60,14 +75,15 @@ def of_folder(folder: str | PathLike) -> Choice | None:
         if match := _FOLDER.search(part):
             ruleset = ".".join(number for number in match.groups() if number) + ".0"
             if ruleset in rules.RULESETS:
-                return Choice(ruleset, f"the folder {part} names the round", fits=(ruleset,))
+                return Choice(ruleset, f"the folder {part} {NAMED}", fits=(ruleset,))
     return None
 
 
-def _of_content(path: str | PathLike) -> Choice:
-    """Finds the ruleset from the benchmark and the keys in the log's header."""
+def _of_content(lines: Iterator[Record | BadLine], head: deque[Record | BadLine]) -> Choice:
+    """Finds the ruleset from the benchmark and the keys in the log's header; adds what it reads to `head`."""
     keys: dict[str, object] = {}
-    for number, record in enumerate(read_log(path, _NOTHING)):
+    for number, record in enumerate(lines):
+        head.append(record)
         if record.__class__ is Record and isinstance(record.key, str):
             keys.setdefault(record.key, record.value)
             if record.key == "run_stop" or (record.key == "eval_accuracy" and len(keys) > 200):
@@ -91,9 +107,11 @@ def of_keys(keys: dict[str, object]) -> Choice:
         return Choice(_NOTHING, f"{said}, so no round could be taken from the log", False)
     division = division if division in rules.DIVISIONS else "closed"
     fitting = [ruleset for ruleset in rules.rulesets_with(name) if ruleset != "0.6.0"]
-    if _OWN_RULESET in fitting and _OWN_KEYS & keys.keys():
-        reason = "the log is one of this project, whose rules are those of v0.7"
-        return Choice(_OWN_RULESET, reason, fits=(_OWN_RULESET,))
+    own = keys.get("ruleset", _OWN_RULESET)
+    if own in fitting and _OWN_KEYS & keys.keys():
+        short = own.removesuffix(".0")
+        reason = f"the log is one of this project, whose rules are those of v{short}"
+        return Choice(own, reason, fits=(own,))
     fitting = [one for one in fitting if rules.has_rules(one, name, division)] or fitting
     missing = {ruleset: len(required(ruleset, division, name) - keys.keys()) for ruleset in fitting}
     fewest = min(missing.values())

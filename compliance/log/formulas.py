@@ -1,14 +1,17 @@
 """Compiles the formulas of the rule files: conditions that relate a value to what the log said earlier.
 
-A formula is nested lists in prefix form, e.g. `["at_most", ["value"], ["times", ["remembered", "lr"], 2]]`;
-strings and numbers stand for themselves. Text is never evaluated as code: a word outside `_WORDS` is an error in the
-rule file.
+A formula is a Python expression, such as `value <= opt_base_learning_rate * 2`: `value` and `metadata.NAME` are the
+record's, any other name is a value that an earlier record left. It may hold numbers, texts, arithmetic, comparisons,
+`and`, `or`, `if`, entries and the functions in `_FUNCTIONS`; anything else is an error in the rule file. No text of a
+log becomes code.
 """
 
+import ast
 import contextlib
 import math
-import operator
+import re
 from collections.abc import Callable
+from functools import cache
 
 from common.errors import UserError
 from compliance.log.predicates import is_whole
@@ -18,6 +21,12 @@ Formula = Callable[[object, dict, dict], object]
 
 # Raised by a comparison of wrong types, by a name that was not logged, and by a number out of range.
 FAILURES = (TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
+_FUNCTIONS = {
+    "ceil": math.ceil, "floor": math.floor, "sqrt": math.sqrt, "abs": abs, "max": max, "int": int, "whole": is_whole,
+}  # fmt: skip
+_NODES = (
+    ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.operator, ast.boolop, ast.cmpop, ast.Load,
+)  # fmt: skip
 
 
 def _number(value: object) -> float:
@@ -26,55 +35,67 @@ def _number(value: object) -> float:
     return value
 
 
-def _numeric(function: Callable[..., object]) -> Callable[..., object]:
-    return lambda *values: function(*map(_number, values))
+class _Reads(ast.NodeTransformer):
+    """Turns names into entries of `metadata` and `state`, and lets arithmetic take numbers alone."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[tuple[str, str], None] = {}
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, _NODES):
+            return super().visit(node)
+        match node:
+            case ast.Name("value"):
+                return node
+            case ast.Name(name):
+                return self._entry("state", name)
+            case ast.Attribute(ast.Name("metadata"), name):
+                return self._entry("metadata", name)
+            case ast.Subscript():
+                return self.generic_visit(node)
+            case ast.Call(ast.Name(name), _, []) if name in _FUNCTIONS:
+                node.args = [self.visit(part) for part in node.args]
+                return node
+        raise ValueError(ast.unparse(node)[:40])
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        node.left, node.right = (
+            ast.Call(ast.Name("_number", ast.Load()), [self.visit(part)], [])
+            for part in (node.left, node.right)
+        )
+        return node
+
+    def _entry(self, table: str, name: str) -> ast.AST:
+        self.inputs[table, name] = None
+        return ast.Subscript(ast.Name(table, ast.Load()), ast.Constant(name), ast.Load())
 
 
-_WORDS: dict[str, tuple[Callable[..., object], str]] = {
-    "equal": (operator.eq, "{} = {}"), "not_equal": (operator.ne, "{} is not {}"),
-    "less": (operator.lt, "{} < {}"), "at_most": (operator.le, "{} <= {}"),
-    "greater": (operator.gt, "{} > {}"), "at_least": (operator.ge, "{} >= {}"),
-    "plus": (_numeric(operator.add), "({} + {})"), "minus": (_numeric(operator.sub), "({} - {})"),
-    "times": (_numeric(operator.mul), "{} x {}"), "over": (_numeric(operator.truediv), "{} / {}"),
-    "remainder": (_numeric(operator.mod), "the remainder of {} / {}"),
-    "power": (_numeric(math.pow), "{} ^ {}"), "larger": (_numeric(max), "the larger of {} and {}"),
-    "ceil": (_numeric(math.ceil), "ceil({})"), "floor": (_numeric(math.floor), "floor({})"),
-    "absolute": (_numeric(abs), "|{}|"), "truncated": (int, "{}"), "entry": (operator.getitem, "{1} of {0}"),
-    "whole": (is_whole, "{} is a whole number"),
-}  # fmt: skip
-_JOINS = {"and": " and ", "or": " or "}
+@cache
+def _compiled(formula: str) -> tuple[Formula, tuple[tuple[str, str], ...]]:
+    reads = _Reads()
+    try:
+        body = reads.visit(ast.parse(formula, mode="eval").body)
+    except (SyntaxError, ValueError) as error:
+        raise UserError(
+            f"a rule file has the formula {formula!r}: {error} is not in its vocabulary"
+        ) from None
+    function = ast.parse("lambda value, metadata, state: 0", mode="eval")
+    function.body.body = body
+    code = compile(ast.fix_missing_locations(function), "<formula>", "eval")
+    return eval(code, {"__builtins__": {}, "_number": _number, **_FUNCTIONS}), tuple(reads.inputs)
 
 
-def compile_formula(formula: object) -> Formula:
-    """Returns a function of a record's value, its metadata and the remembered values.
+def compile_formula(formula: str | float) -> Formula:
+    """Returns a function of a record's value, its metadata and the remembered values; a number stands for itself.
 
     The function raises one of `FAILURES` if the formula cannot be computed.
 
-    Raises UserError: the formula has a word outside the vocabulary.
+    Raises UserError: the formula has something outside the vocabulary.
     """
-    if not isinstance(formula, list):
-        return lambda value, metadata, state: formula
-    word, *rest = formula
-    if word == "value":
-        return lambda value, metadata, state: value
-    if word in ("metadata", "remembered"):
-        (name,) = rest
-        return lambda value, metadata, state: (metadata if word == "metadata" else state)[name]
-    functions = [compile_formula(part) for part in rest]
-    if word == "and":
-        return lambda *facts: all(part(*facts) for part in functions)
-    if word == "or":
-        return lambda *facts: any(part(*facts) for part in functions)
-    if word == "if":
-        test, then, otherwise = functions
-        return lambda *facts: then(*facts) if test(*facts) else otherwise(*facts)
-    if word not in _WORDS:
-        raise UserError(f"a rule file uses the unknown word {word!r}; known: {', '.join(_WORDS)}")
-    function = _WORDS[word][0]
-    return lambda *facts: function(*(part(*facts) for part in functions))
+    return _compiled(formula)[0] if isinstance(formula, str) else lambda value, metadata, state: formula
 
 
-def compile_condition(formula: object) -> Callable[[object, dict, dict], bool]:
+def compile_condition(formula: str) -> Callable[[object, dict, dict], bool]:
     """Like `compile_formula`, for a condition. It never raises: a condition that cannot be computed is false."""
     test = compile_formula(formula)
 
@@ -87,37 +108,35 @@ def compile_condition(formula: object) -> Callable[[object, dict, dict], bool]:
     return holds
 
 
-def inputs(formula: object) -> list[list[str]]:
-    """Returns the values that a formula reads: ["remembered", name] and ["metadata", name], each once, in order."""
-    if not isinstance(formula, list):
-        return []
-    if formula[0] in ("remembered", "metadata"):
-        return [formula]
-    found = [one for part in formula[1:] for one in inputs(part)]
-    return [one for index, one in enumerate(found) if one not in found[:index]]
-
-
-def wanted(formula: object) -> object:
+def wanted(formula: str) -> str | None:
     """Returns the formula of the value that a condition asks for; None if it allows more than one value.
 
-    Understands `value = F`, `value x C = F` and `|value - F| < tolerance`.
+    Understands `value == F`, `value * C == F` and `abs(value - F) < tolerance`.
     """
-    if not isinstance(formula, list) or len(formula) != 3:
-        return None
-    word, left, right = formula
-    if word == "less" and left[:1] == ["absolute"] and left[1][:2] == ["minus", ["value"]]:
-        return left[1][2]
-    if word != "equal":
-        return None
-    place = left[1] if left[0] == "truncated" else left
-    if place[0] in ("value", "metadata"):
-        return right
-    if left[:2] == ["times", ["value"]]:
-        return ["over", right, left[2]]
+    match ast.parse(formula, mode="eval").body:
+        case ast.Compare(ast.Call(_, [ast.BinOp(ast.Name("value"), ast.Sub(), asked)]), [ast.Lt()]):
+            return ast.unparse(asked)
+        case ast.Compare(ast.BinOp(ast.Name("value"), ast.Mult(), factor), [ast.Eq()], [product]):
+            return ast.unparse(ast.BinOp(product, ast.Div(), factor))
+        case ast.Compare(
+            ast.Name("value") | ast.Attribute() | ast.Call(ast.Name("int")), [ast.Eq()], [asked]
+        ):
+            return ast.unparse(asked)
     return None
 
 
-def explained(formula: object, metadata: dict, state: dict) -> str:
+def bounds(formula: str) -> list[tuple[str, str]]:
+    """Returns (smaller, larger) of the conditions `smaller <= larger` that a formula joins by `and`."""
+    whole = ast.parse(formula, mode="eval").body
+    sides = []
+    for part in whole.values if isinstance(whole, ast.BoolOp) and isinstance(whole.op, ast.And) else [whole]:
+        match part:
+            case ast.Compare(low, [ast.LtE()], [high]):
+                sides.append((ast.unparse(low), ast.unparse(high)))
+    return sides
+
+
+def explained(formula: str, metadata: dict, state: dict) -> str:
     """Returns a condition in words, with the value that it asks for and the values that it reads.
 
     For example "1,362,286: value = ceil(1382400000 / global_batch_size), where global_batch_size is 1,008".
@@ -125,12 +144,15 @@ def explained(formula: object, metadata: dict, state: dict) -> str:
     text, asked = describe_formula(formula), wanted(formula)
     if asked is not None:
         with contextlib.suppress(*FAILURES):
-            text = f"{plain(compile_formula(asked)(None, metadata, state))}: {text}"
+            value = compile_formula(asked)(None, metadata, state)
+            exact = isinstance(value, float) and not compile_condition(formula)(
+                float(f"{value:.10g}"), metadata, state
+            )
+            text = f"{value if exact else plain(value)}: {text}"
     read = []
-    for source, name in inputs(formula):
-        values = state if source == "remembered" else metadata
-        if not isinstance(values.get(name), dict):  # a table of many entries says nothing
-            value = values.get(name)
+    for source, name in _compiled(formula)[1]:
+        value = (state if source == "state" else metadata).get(name)
+        if not isinstance(value, dict):  # a table of many entries says nothing
             read.append(f"{name} is {plain(value)}" if value is not None else f"{name} is not logged before")
     return f"{text}, where {' and '.join(read)}" if read else text
 
@@ -144,21 +166,20 @@ def plain(value: object) -> str:
     return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:g}"
 
 
-def uses_metadata(formula: object) -> bool:
+def uses_metadata(formula: str) -> bool:
     """Whether a formula reads the record's metadata."""
-    return isinstance(formula, list) and (formula[0] == "metadata" or any(map(uses_metadata, formula[1:])))
+    return any(source == "metadata" for source, _ in _compiled(formula)[1])
 
 
-def describe_formula(formula: object) -> str:
+_PHRASES = (
+    (r"metadata\.", ""), (r"\bint\(([^()]*)\)", r"\1"), (r"\bwhole\(([^()]*)\)", r"\1 is a whole number"),
+    (r"(\w+)\['(\w+)'\]", r"\2 of \1"), ("==", "="), ("!=", "is not"), (r" \* ", " x "),
+)  # fmt: skip
+
+
+def describe_formula(formula: str | float) -> str:
     """Returns the formula as a phrase for people: "value <= lr x 2"."""
-    if not isinstance(formula, list):
-        return str(formula)
-    word, *rest = formula
-    if word in ("value", "metadata", "remembered"):
-        return formula[-1]
-    phrases = [describe_formula(part) for part in rest]
-    if word in _JOINS:
-        return _JOINS[word].join(phrases)
-    if word == "if":
-        return f"{phrases[1]} if {phrases[0]}, else {phrases[2]}"
-    return _WORDS[word][1].format(*phrases)
+    text = str(formula)
+    for pattern, phrase in _PHRASES:
+        text = re.sub(pattern, phrase, text)
+    return text

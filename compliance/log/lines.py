@@ -17,7 +17,9 @@ def token_lines(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
     Lines end at LF or CRLF. A lone CR also ends a record's line, as in Python's text mode, but does not count as a
     line, because progress bars write it. Exception: a file that begins with CRs and no LF is a CR-only file.
     """
-    yield from split(_lines_around_tokens(path))
+    for data, number in _blocks(path):
+        found = scan(data, number) if isinstance(data, bytes) else [(number, data)]
+        yield from split(found) if isinstance(data, bytes) and b"\r" in data else found
 
 
 def split(lines: Iterable[tuple[int, bytes | int]]) -> Iterator[tuple[int, bytes | int]]:
@@ -31,7 +33,8 @@ def split(lines: Iterable[tuple[int, bytes | int]]) -> Iterator[tuple[int, bytes
             yield number, line
 
 
-def _lines_around_tokens(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
+def _blocks(path: str | PathLike) -> Iterator[tuple[bytes | int, int]]:
+    """Yields (whole lines, the number of the first); (size, number) of a line with the token that is too long."""
     try:
         with open(path, "rb") as file:
             chunk = file.read(CHUNK_BYTES)
@@ -48,16 +51,16 @@ def _lines_around_tokens(path: str | PathLike) -> Iterator[tuple[int, bytes | in
                         has_token = TOKEN in b"".join(pieces)
                         has_token |= _skip_line(file, pieces[-1][-len(TOKEN) :])
                         if has_token:
-                            yield number, held
+                            yield held, number
                         number, pieces, held = number + 1, [], 0
                 else:
                     data = b"".join((*pieces, chunk[:end])) if pieces else chunk[:end]
                     pieces, held = [chunk[end:]], len(chunk) - end
-                    yield from scan(data, number)
+                    yield data, number
                     number += data.count(b"\n")
                 chunk = file.read(CHUNK_BYTES)
             if held:
-                yield from scan(b"".join(pieces), number)
+                yield b"".join(pieces), number
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a readable log file") from None
 

@@ -18,10 +18,12 @@ from compliance.log.lines import MAX_LINE_BYTES, TOKEN, token_lines
 SECONDS_FORM = b":::MLL "
 MLLOG_FORM = b":::MLLOG "
 MAX_TEXT = 400
+# What a stock program does at a line that its parser does not take: refuse the log, or end with an exception.
+REFUSES, CRASHES = "refuses", "crashes"
 # How many records of one line are read; a line with more than one is an error anyway.
 _MAX_A_LINE = 1000
 
-_SECONDS_LINE = re.compile(r"([\d.]+) ([A-Za-z0-9_]+) ?:\s+(.+)", re.DOTALL)
+_SECONDS_LINE = re.compile(r"([\d.]+) ([A-Za-z0-9_]+) ?:\s+(.+)", re.DOTALL | re.ASCII)
 _FIELDS = ("time_ms", "key", "value", "metadata")
 
 
@@ -42,6 +44,7 @@ class BadLine(NamedTuple):
     """A line that has the token but is not, or not entirely, a record. Its fields are the parts of a finding.
 
     `wording` selects the sentence in rules/texts.json, `names` fill it; `key` is the record's key, if it has one.
+    `stock`: what the stock parser does at the line (REFUSES or CRASHES); "": it takes or skips it.
     """
 
     line: int
@@ -53,6 +56,7 @@ class BadLine(NamedTuple):
     wording: str = ""
     names: dict = {}  # noqa: RUF012 (never changed)
     key: str = ""
+    stock: str = ""
 
 
 def form_of(path: str | PathLike) -> str:
@@ -103,8 +107,12 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
         else:
             found = f"{line.count(token)} records"
             yield BadLine(number, _text(line), "line-several-records", "one record per line", found)
-            for part in line.split(token, _MAX_A_LINE + 1)[1 : _MAX_A_LINE + 1]:
-                yield from parse(token + part, number)
+            parts = line.split(token, _MAX_A_LINE + 1)[1 : _MAX_A_LINE + 1]
+            for part in parts:
+                for one in parse(token + part, number):
+                    # The stock parser reads only the last record of a line.
+                    skipped = part is not parts[-1] and one.__class__ is BadLine
+                    yield one._replace(stock="") if skipped else one
 
 
 def parse_line(text: str, number: int) -> Record | BadLine:
@@ -164,7 +172,7 @@ def _scan(text: str) -> tuple[object, int]:
 def _parse_mllog(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
     text = _decode(line)
     try:
-        fields, end = _scan(text)
+        fields, end = _scan_once(text, _START) if text.startswith("{", _START) else _scan(text)
         time_ms = fields["time_ms"]
         metadata = fields["metadata"]
         key = fields["key"]
@@ -192,13 +200,17 @@ def _odd_fields(fields: dict, text: str, number: int) -> tuple[Record | BadLine,
     """The slow path of `_parse_mllog`: the time is not a plain integer, or the metadata is not an object."""
     notes: list[BadLine] = []
     time_ms, metadata = fields["time_ms"], fields["metadata"]
+    wanted = "a number of milliseconds"
     try:
         # float() accepts numeric strings, as the stock parser does.
         time = float(time_ms)
-        if isinstance(time_ms, bool) or not math.isfinite(time):
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        return (_field(text, number, "time_ms", "a number of milliseconds", time_ms),)
+    except (TypeError, ValueError, OverflowError) as error:
+        stock = REFUSES if isinstance(error, ValueError) else CRASHES
+        return (_field(text, number, "time_ms", wanted, time_ms)._replace(stock=stock),)
+    if isinstance(time_ms, str) and not time_ms.isascii():  # which the stock parser reads as Latin-1
+        return (_field(text, number, "time_ms", wanted, time_ms)._replace(stock=REFUSES),)
+    if isinstance(time_ms, bool) or not math.isfinite(time):
+        return (_field(text, number, "time_ms", wanted, time_ms),)
     if isinstance(time_ms, str):
         notes.append(_field(text, number, "time_ms", "a number of milliseconds", time_ms, "advice"))
     if not isinstance(metadata, dict):
@@ -284,20 +296,24 @@ def _explain(text: str, number: int, error: Exception) -> BadLine:
         return _not_json(text, number, _reason(parse_error))
     if not isinstance(fields, dict):
         expected = 'an object with "time_ms", "key", "value" and "metadata"'
-        return BadLine(number, _text(text), "line-form", expected, f"a JSON {type(fields).__name__}")
+        found = f"a JSON {type(fields).__name__}"
+        return BadLine(number, _text(text), "line-form", expected, found, stock=CRASHES)
     missing = [name for name in _FIELDS if name not in fields]
     seconds = "time_ms" in missing and ("time_s" in fields or "time" in fields)
     wording = "line-field.seconds" if seconds else "line-field.missing"
     key = fields.get("key")
     found = ", ".join(str(name)[:40] for name in list(fields)[:12]) or "{}"
     key = key if isinstance(key, str) else ""
-    about = {"wording": wording, "names": {"name": " and ".join(missing)}, "key": key}
+    about = {"wording": wording, "names": {"name": " and ".join(missing)}, "key": key, "stock": CRASHES}
     return BadLine(number, _text(text), "line-field", ", ".join(_FIELDS), found, **about)
+
+
+_TOO_DEEP = "brackets nested too deeply"
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "brackets nested too deeply"
+        return _TOO_DEEP
     if isinstance(error, JSONDecodeError):
         return f"{error.msg} at character {error.pos}"
     if isinstance(error, StopIteration):
@@ -306,7 +322,8 @@ def _reason(error: Exception) -> str:
 
 
 def _not_json(text: str, number: int, reason: str) -> BadLine:
-    return BadLine(number, _text(text), "line-json", "one JSON object", reason)
+    stock = CRASHES if reason == _TOO_DEEP else REFUSES
+    return BadLine(number, _text(text), "line-json", "one JSON object", reason, stock=stock)
 
 
 def _trailing(text: str, number: int, end: int) -> BadLine:

@@ -43,7 +43,7 @@ class Runs:
             if runs:
                 runs[-1].end = f"status {str(record.metadata.get('status'))[:20]}"
                 self._header = 0
-        elif not runs or (self._header and record.time_ms - runs[-1].start_ms > _APART_MS):
+        elif not runs or (self._header and abs(record.time_ms - runs[-1].start_ms) > _APART_MS):
             if len(runs) < _MAX_RUNS:
                 runs.append(_Run(self._header or record.line, record.time_ms))
             self._header = 0

@@ -61,7 +61,7 @@ class Reports:
         elif aspect == "order":
             actual = f"line {record.line}, {shown(record.metadata)}"
             names = {"wording": "order.state" if say else "order", "say": say}
-            if began := times.get(rule.spec.get("within", {}).get("key")):
+            if say and (began := times.get(rule.spec.get("within", {}).get("key"))):
                 actual = f"{(record.time_ms - began) / 60_000:.1f} minutes"
                 names["wording"] = "order.init"
         return self.make(f"{rule.key}.{aspect}", ERROR, record, expected, actual, key=rule.key, **names)
@@ -99,7 +99,7 @@ class Reports:
     def absent(self, key: str, expected: str, unknown: Collection[str]) -> Finding:
         """A key that never occurs; `unknown` are the log's keys that have no rules."""
         near = nearest(key, unknown) if unknown else None
-        names = {"wording": "occurs.misspelt" if near else "occurs.missing", "key": key, "near": near}
+        names = {"wording": "occurs.misspelled" if near else "occurs.missing", "key": key, "near": near}
         return self.make(f"{key.split(' ')[0]}.occurs", ERROR, None, expected, "none", **names)
 
     def uncollected(self, key: str, entries: list, expected_entries: list[str]) -> Finding:
@@ -133,8 +133,6 @@ def _meant(rule: rules.KeyRule, value: object) -> dict[str, object]:
         return {"wording": "value.near", "near": near}
     if rule.key != "submission_benchmark":
         return {"wording": "value"}
-    if isinstance(value, str) and value in rules.HPC_BENCHMARKS:
-        return {"wording": "value.hpc"}
     if isinstance(value, str) and (others := rules.rulesets_with(value)):
         rounds = " to ".join(dict.fromkeys((others[0], others[-1])))
         return {"wording": "value.later-benchmark", "round": rounds}

@@ -32,6 +32,16 @@ _DIRECTORY = Path(__file__).parents[1] / "rules"
 _UNSET = object()
 
 
+def ruleset_name(text: str) -> str:
+    """Returns a round's name as RULESETS has it: 6.1.0 for 6.1, v6.1 and 6.1.0; other text without its `v`."""
+    name = text.removeprefix("v")
+    return f"{name}.0" if name.count(".") == 1 else name
+
+
+# The options of a command's --ruleset.
+CHOICE = {"type": ruleset_name, "choices": RULESETS}
+
+
 @cache
 def load(ruleset: str, name: str) -> dict:
     """Returns one section of a round's rules, e.g. `load("0.7.0", "closed/resnet")`.
@@ -173,7 +183,7 @@ def _on_metadata(name: str, predicate: dict, having: str = ""):
     return holds, f"metadata {name}" + (f": {describe(predicate)}" if predicate else "")
 
 
-def _on_formula(formula: object, once: bool = False):
+def _on_formula(formula: str, once: bool = False):
     """Returns the test of a condition; `once`: for the first record of the key alone."""
     condition = compile_condition(formula)
 
@@ -183,7 +193,7 @@ def _on_formula(formula: object, once: bool = False):
     return holds
 
 
-def _explained(formula: object, suffix: str, record: Record, state: dict) -> str:
+def _explained(formula: str, suffix: str, record: Record, state: dict) -> str:
     return explained(formula, record.metadata, state) + suffix
 
 
@@ -198,7 +208,7 @@ def _within_minutes(key: str, minutes: float | dict) -> tuple[str, Callable[...,
     def expected(record, state) -> str:
         return f"less than {minutes if name is None else state.get(name, 0)} minutes after the first {key}"
 
-    return "order", holds, expected, "initialisation takes too long"
+    return "order", holds, expected, "initialization takes too long"
 
 
 @cache

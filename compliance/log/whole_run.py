@@ -20,9 +20,15 @@ _SECONDS = (1e9, 4e9)
 _YEAR_2100 = 4.1e12  # in ms
 _MAX_EPOCHS = 10_000  # evaluated epochs kept for the schedule; no published run has a tenth as many
 
+
+def _is_not_cleared(value: object) -> bool:
+    """Whether cache_clear is not the JSON value true; many published logs of v0.6 and v0.7 have null."""
+    return value is False or isinstance(value, str) or (value == 0 and value is not True)
+
+
 # Key -> (rule, whether a value of it is advice, expected, found).
 _OF_VALUES: dict[str, tuple[str, Callable[[object], bool], str, str]] = {
-    "cache_clear": ("cache_clear.false", lambda value: value is False, "true", "false"),
+    "cache_clear": ("cache_clear.false", _is_not_cleared, "true", "{}"),
     # The stock seed checker reads a seed with int(), which takes 1309.5 and "1309".
     "seed": ("seed.whole", lambda value: isinstance(value, float), "a whole number", "{}"),
     "smoke_run": ("smoke_run", lambda value: value is not False, "no smoke_run in a submission", "{}"),
@@ -43,7 +49,7 @@ class Story:
         # The earliest time of init_start, the first time of init_stop and run_start.
         self.times: dict[str, float] = {}
         self.stop: Record | None = None
-        self.smoke = False
+        self.smoke = self._resumed = False
         self.last: dict[str, Record] = {}  # of the keys that `_keep` takes
         self.seed: object = None
         self.best: Record | None = None  # the record that met the target with the least work
@@ -94,12 +100,15 @@ class Story:
             self.smoke |= value is not False
         elif key == "no_mlperf_result":
             self._keep(record)
+        elif key == "resumed_from_step":
+            self._resumed = True  # It has its own advice.
         rule, odd, expected, found = _OF_VALUES[key]
         return self._make(rule, ADVICE, record, expected, found.format(shown(value))) if odd(value) else None
 
     def _name(self, record: Record) -> Finding | None:
         if record.key == "submission_org":
             self.runs.tell(record)
+        self.last.setdefault(record.key, record)
         if record.value is None or not str(record.value).strip():
             names = {"key": record.key, "wording": "submission_name.value"}
             return self._make(f"{record.key}.value", ERROR, record, "text", shown(record.value), **names)
@@ -119,9 +128,17 @@ class Story:
         success = self.stop is not None and self.stop.metadata.get("status") == "success"
         return {"no_mlperf_result", "config_digest"} <= self.last.keys() and not success
 
-    def _work(self, record: Record) -> None:
+    def _work(self, record: Record) -> Finding | None:
         self.evaluations.count(record)
+        first = self._reach == -_INFINITY and self.stop is None
         self._reached(record)
+        if not first or self._resumed:
+            return None
+        epoch, count = (_number(record.metadata.get(name)) for name in ("first_epoch_num", "epoch_count"))
+        # Published logs that name a block by its end have the block's length here.
+        if epoch is None or epoch <= 1 or epoch == count:
+            return None
+        return self._make("run.first-epoch", ADVICE, record, "epoch 0 or 1", f"epoch {epoch:g}")
 
     def _reached(self, record: Record) -> None:
         """Notes the last epoch that this training reaches. Epochs count from 0 or 1, so it takes the larger bound."""
@@ -167,7 +184,7 @@ class Story:
         if goal is not None and not self.aimless:
             yield from self._status(info)
         yield from self._schedule(info)
-        yield from self.evaluations.end(self.stop is not None)
+        yield from self.evaluations.end(None if info.get("offline_evaluation") else self.stop)
         for key, counts in info.get("samples", {}).items():
             record = self.last.get(key)
             if record is not None and record.value not in counts:

@@ -65,7 +65,7 @@ def differences(ruleset: str, benchmark: str, values: Mapping[str, object]) -> I
         allowed = [(value, one) for one in row["allowed"] if (value := _number(one, state)) is not None]
         if allowed and not any(_same(state[key], value, row.get("within", 0)) for value, _ in allowed):
             texts = [
-                plain(value) + (f" = {describe_formula(one)}" if isinstance(one, list) else "")
+                plain(value) + (f" = {describe_formula(one)}" if isinstance(one, str) else "")
                 for value, one in allowed
             ]
             yield Difference(key, " or ".join(texts), state[key])
@@ -73,9 +73,16 @@ def differences(ruleset: str, benchmark: str, values: Mapping[str, object]) -> I
 
 def fixed(ruleset: str, benchmark: str, key: str) -> str:
     """Returns what the written rules fix a hyperparameter to in every run, as a phrase; "" if they do not."""
+    return " or ".join(
+        describe_formula(one) if isinstance(one, str) else plain(one)
+        for one in allowed(ruleset, benchmark, key)
+    )
+
+
+def allowed(ruleset: str, benchmark: str, key: str) -> list[object]:
+    """Returns the values, or formulas of them, that the written rules fix a hyperparameter to in every run."""
     rows = [row for row in _rows()["values"] if row["key"] == key and _applies(row, ruleset, benchmark)]
-    allowed = [one for row in rows if "if" not in row for one in row["allowed"]]
-    return " or ".join(describe_formula(one) if isinstance(one, list) else plain(one) for one in allowed)
+    return [one for row in rows if "if" not in row for one in row["allowed"]]
 
 
 def _number(formula: object, state: dict) -> float | None:
@@ -101,6 +108,12 @@ def _same(value: object, allowed: float, within: float) -> bool:
 def schedule(ruleset: str, benchmark: str) -> dict | None:
     """Returns the row of the table of evaluation frequencies for a benchmark of a round; None if it has none."""
     return next((row for row in _rows()["schedules"] if _applies(row, ruleset, benchmark)), None)
+
+
+def places(ruleset: str, benchmark: str, values: Mapping[str, object]) -> Plan | None:
+    """Returns where a run with these hyperparameters is evaluated; None if the rules have no schedule for it."""
+    row = schedule(ruleset, benchmark)
+    return row and _plan(row, row, values, ())
 
 
 def off_schedule(row: dict, values: Mapping[str, object], places: Sequence[float]) -> tuple[str, str] | None:

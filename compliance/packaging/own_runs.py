@@ -130,7 +130,7 @@ def _part(benchmark: Benchmark, source: Path, smoke: bool) -> Part:
 
 def description(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
     """Returns the machine's 33 fields, including those that only the submission knows."""
-    from systems.schema import NAMES
+    from systems.schema import NAMES, status_in
 
     described = [benchmark.common("system_description") for benchmark in benchmarks]
     for benchmark, fields in zip(benchmarks, described):
@@ -141,6 +141,7 @@ def description(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
         raise UserError(f"{system}: {said}; package them apart")
     run, record = benchmarks[0].results[0]
     filled = {name: str(run.header.get(f"submission_{name}", "")) for name in ("division", "status")}
+    filled["status"] = status_in(run.ruleset, filled["status"])
     filled |= {"submitter": org, "system_name": str(record.get("hardware") or system)}
     return as_json({name: filled.get(name, described[0].get(name, "")) for name in NAMES})
 

@@ -1,16 +1,14 @@
 """Reads the published scores of all rounds, and finds those to compare a result with."""
 
-import csv
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from compliance.log.logs import numeral
+from compliance.submission.published_tables import table
 from compliance.submission.scores import ScoreCard
 
 # Google and NVIDIA in v0.6 and v0.7; every submitter from v1.0 (sources: data/README.md).
 _TABLES = ("published_scores.csv", "published_scores_later.csv", "published_scores_v6.0.csv")
-_DATA = Path(__file__).parents[1] / "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +28,20 @@ class Published:
 def published() -> tuple[Published, ...]:
     """Returns the closed-division scores of rounds v0.6 to v5.1, and those of v6.0 that are public (data/README.md)."""
     rows: list[Published] = []
-    for row in (row for name in _TABLES for row in _table(name)):
+    for row in (row for name in _TABLES for row in table(name)):
         names = (row[name] for name in ("round", "org", "system", "benchmark"))
         epochs = numeral(row.get("epochs_to_converge") or row.get("to_converge") or "")
         rows.append(Published(*names, int(row["n_accelerators"]), float(row["score_minutes"]), epochs))
     return tuple(rows)
 
 
-def _table(name: str) -> list[dict[str, str]]:
-    with (_DATA / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+@cache
+def once() -> tuple[Published, ...]:
+    """Returns the scores without those that repeat an earlier one: same benchmark, accelerators and minutes."""
+    first: dict[tuple[str, int, str], Published] = {}
+    for row in sorted(published(), key=lambda row: row.round):
+        first.setdefault((row.benchmark, row.accelerators, f"{row.minutes:.4f}"), row)
+    return tuple(first.values())
 
 
 def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:
@@ -48,8 +50,9 @@ def beside(card: ScoreCard) -> tuple[int | None, list[Published]]:
     Leaves out the card's own row. If the system's description has no count, the published row of the same name gives
     it. If nobody published the benchmark at that count, it takes the nearest count.
     """
-    rows = [row for row in published() if row.benchmark == card.benchmark]
-    own = [row for row in rows if row.system == card.system and row.org.lower() == card.org.lower()]
+    rows = [row for row in once() if row.benchmark == card.benchmark]
+    of_benchmark = (row for row in published() if row.benchmark == card.benchmark)
+    own = [row for row in of_benchmark if row.system == card.system and row.org.lower() == card.org.lower()]
     count = own[0].accelerators if card.accelerators is None and own else card.accelerators
     if not count or not rows:
         return count, []
@@ -71,7 +74,7 @@ def published_score(ruleset: str, org: str, system: str, benchmark: str) -> floa
 def _best() -> dict[tuple[str, str], float]:
     named = {
         (row["round"], row["org"], row["system"]): row["accelerator_model_name"].casefold()
-        for row in _table("published_systems.csv")
+        for row in table("published_systems.csv")
     }
     best: dict[tuple[str, str], float] = {}
     for row in published():

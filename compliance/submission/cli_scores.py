@@ -8,6 +8,7 @@ from common.files import write_csv
 from compliance.log import rules
 from compliance.report.output import aligned
 from compliance.submission import summary
+from compliance.submission.loose import with_loose_folders
 from compliance.submission.summary import System
 from compliance.submission.tree import judge_tree
 from compliance.submission.verdict import no_folders
@@ -15,7 +16,7 @@ from compliance.submission.verdict import no_folders
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tree", metavar="TREE", help="a submitter's folder, or a folder of several")
-    parser.add_argument("--ruleset", choices=rules.RULESETS, help="default: what the tree and the logs say")
+    parser.add_argument("--ruleset", **rules.CHOICE, help="default: what the tree and the logs say")
     beside = "write the table; a second one, FILE_detailed, beside it"
     parser.add_argument("--csv", metavar="FILE", help=beside)
 
@@ -24,8 +25,9 @@ def run(options: argparse.Namespace) -> int:
     """Prints the scores and writes the files. Returns 0 if every folder of runs has a score, else 1."""
     tree = Path(options.tree)
     if not tree.is_dir():
-        raise UserError(f"{tree}: no such folder; name a submitter's folder with results/ and systems/")
-    outcome = judge_tree(tree, options.ruleset)
+        what = "is a file" if tree.is_file() else "no such folder"
+        raise UserError(f"{tree}: {what}; name a folder of runs, or a submitter's with results/ and systems/")
+    outcome = with_loose_folders(judge_tree(tree, options.ruleset), options.ruleset)
     systems = summary.systems(outcome)
     if not systems:
         raise no_folders(tree, outcome.verdict)
@@ -42,12 +44,21 @@ def run(options: argparse.Namespace) -> int:
     print(_text(systems, used[0]))
     for remark in (remark for one in systems for remark in one.remarks):
         print(f"note: {remark}")
+    for one in outcome.findings:
+        if one.rule == "tree.benchmark":
+            print(f"note: {Path(one.path).name}: {one.message}")
+    for result in (result for one in systems for result in one.results.values() if result.card.score is None):
+        for run in result.card.runs:
+            minutes = "no time" if run.minutes is None else f"{run.minutes:.4f} minutes"
+            end = "did not converge" if run.to_converge is None else f"converged after {run.to_converge:,.6g}"
+            end = end if run.began else "never reached run_start"
+            print(f"{run.path.name}: {minutes}, {end}")
     return int(any(result.card.score is None for one in systems for result in one.results.values()))
 
 
 def _text(systems: list[System], ruleset: str) -> str:
     """Returns a line for each score: system, accelerators, benchmark, minutes, and how the score was computed."""
-    head = f"Round {ruleset}; minutes; weak scaling is not covered, power is in `timetotrain power`"
+    head = f"Round {ruleset}; minutes; weak scaling is not covered"
     lines = [
         ("division", "system", "accelerators", "benchmark", "minutes", "runs", "failed", "dropped", "scaling", "RCP")
     ]  # fmt: skip

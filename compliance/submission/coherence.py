@@ -1,4 +1,4 @@
-"""Holds together what logs, folder names and descriptions say: division, availability, system, organisation."""
+"""Holds together what logs, folder names and descriptions say: division, availability, system, organization."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -105,8 +105,8 @@ def _parts(name: str) -> list[str]:
     return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])[^a-z\d]+(?=[a-z])", "", name.lower()[:200]))
 
 
-def organisations(org: Path, logged: Iterable[object], submitters: Iterable[object]) -> Iterator[Finding]:
-    """Yields advice where logs or descriptions name another organisation than their folder, once for each source.
+def organizations(org: Path, logged: Iterable[object], submitters: Iterable[object]) -> Iterator[Finding]:
+    """Yields advice where logs or descriptions name another organization than their folder, once for each source.
 
     Args:
       logged: submission_org of each log.
@@ -115,10 +115,10 @@ def organisations(org: Path, logged: Iterable[object], submitters: Iterable[obje
     said = {"submission_org of the logs": logged, "submitter of the descriptions": submitters}
     for source, values in said.items():
         names = sorted({value for value in values if isinstance(value, str) and value})
-        others = [one for one in names if not same_organisation(one, org.name) and not is_placeholder(one)]
+        others = [one for one in names if not same_organization(one, org.name) and not is_placeholder(one)]
         if others:
             found = f"{', '.join(value[:60] for value in others[:5])} ({source})"
-            yield finding("tree.organisation", ADVICE, org, org.name, found)
+            yield finding("tree.organization", ADVICE, org, org.name, found)
 
 
 def hidden_names(org: Path, systems: Iterable[str], described: Iterable[dict]) -> Iterator[Finding]:
@@ -140,8 +140,8 @@ _COMPANY_FORMS = frozenset(
 _SHORTEST_NAME = 3  # letters of a name that another one begins with
 
 
-def same_organisation(name: str, other: str) -> bool:
-    """Whether two names are of one organisation: alike but for case, punctuation, legal form, or further words.
+def same_organization(name: str, other: str) -> bool:
+    """Whether two names are of one organization: alike but for case, punctuation, legal form, or further words.
 
     "Quanta" is "Quanta Cloud", and no part of a word counts: "Goo" is not "Google". Initials count as the name: "QCT"
     is "Quanta_Cloud_Technology". The order of partners does not count. mlcommons/policies, submission_rules.adoc,
@@ -149,10 +149,10 @@ def same_organisation(name: str, other: str) -> bool:
     """
     if "+" in name and "+" in other:
         ours, theirs = (
-            {"".join(_organisation_words(one)) for one in both.split("+")} for both in (name, other)
+            {"".join(_organization_words(one)) for one in both.split("+")} for both in (name, other)
         )
         return ours == theirs
-    shorter, longer = sorted(map(_organisation_words, (name, other)), key=lambda words: len("".join(words)))
+    shorter, longer = sorted(map(_organization_words, (name, other)), key=lambda words: len("".join(words)))
     short = "".join(shorter)
     begins = {"".join(longer[:count]) for count in range(1, len(longer))}
     if short == "".join(longer) or (len(short) >= _SHORTEST_NAME and short in begins):
@@ -161,6 +161,6 @@ def same_organisation(name: str, other: str) -> bool:
     return len(short) > 1 and short in initials
 
 
-def _organisation_words(name: str) -> list[str]:
+def _organization_words(name: str) -> list[str]:
     words = re.findall(r"[^\W_]+", name[:200].casefold())
     return [word for word in words if word not in _COMPANY_FORMS] or words

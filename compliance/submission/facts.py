@@ -6,14 +6,8 @@ from collections import deque
 from typing import NamedTuple
 
 from compliance.log.logs import BadLine, Record, number, shown
+from compliance.log.stock import CLIP_AT_LEAST, FID_AT_MOST, SAMPLES
 
-# rcp_checker.py, read_submission_file: these benchmarks log samples_count at an evaluation, the others epoch_num.
-_SAMPLES = frozenset((
-    "llama2_70b_lora", "flux1", "llama31_405b", "llama31_8b", "gpt_oss_20b", "deepseekv3_671b", "qwen35_397b_grpo",
-    "dlrmv4",
-))  # fmt: skip
-# rcp_checker.py, read_submission_file: stable diffusion converges at the first evaluation that meets both bounds.
-_FID_AT_MOST, _CLIP_AT_LEAST = 90.0, 0.15
 _SETTING = re.compile(
     r"(.*_)?opt_.*|global_batch_size|gradient_accumulation_steps|max_sequence_length|lora_.*|(train|eval)_samples"
 )
@@ -105,7 +99,9 @@ class FactsReader:
         if len(self.seeds) + len(self.bad_seeds) >= _MAX_SEEDS:
             return
         try:
-            seed = int("" if isinstance(record.value, bool) else record.value)
+            # The stock seed checker reads Latin-1, in which digits of other scripts are not digits.
+            text = isinstance(record.value, str) and not record.value.isascii()
+            seed = int("" if text or isinstance(record.value, bool) else record.value)
             self.seeds.append((shown(place["file"]), shown(place["lineno"]), seed))
         except (TypeError, ValueError, OverflowError):
             self.bad_seeds.append(shown(record.value))
@@ -124,7 +120,7 @@ class FactsReader:
                 self.scores.setdefault(step, {})[str(place.get("metric"))[:80]] = score
                 self.results.append(Result(step, value, ms))
             return
-        unit = "samples_count" if self.benchmark in _SAMPLES else "epoch_num"
+        unit = "samples_count" if self.benchmark in SAMPLES else "epoch_num"
         at = self._count(place.get(unit), unit)
         self.results.append(Result(at, value, ms))
         self.last = at if at is None or unit == "samples_count" else round(at, 3)
@@ -136,6 +132,6 @@ class FactsReader:
         return count
 
     def _first_met(self) -> float | None:
-        good = [step for step, score in self.scores.items() if score.get("FID", math.inf) <= _FID_AT_MOST]
-        reached = (step for step in good if self.scores[step].get("CLIP", -math.inf) >= _CLIP_AT_LEAST)
+        good = [step for step, score in self.scores.items() if score.get("FID", math.inf) <= FID_AT_MOST]
+        reached = (step for step in good if self.scores[step].get("CLIP", -math.inf) >= CLIP_AT_LEAST)
         return min(reached, default=None)

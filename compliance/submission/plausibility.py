@@ -33,6 +33,10 @@ _NUMBERS = re.compile(
     r"|global_batch_size|gradient_accumulation_steps|max_sequence_length|lora_(rank|alpha)|(train|eval)_samples"
 )
 
+_ABOVE_0 = frozenset(
+    ("global_batch_size", "gradient_accumulation_steps", "max_sequence_length", "train_samples", "eval_samples")
+)  # fmt: skip
+
 
 def remarks(path: Path, runs: Sequence[Run], description: dict | None, benchmark: str) -> Iterator[Finding]:
     """Yields advice about the runs of the folder `path` on the system that `description` tells of (None: unknown)."""
@@ -120,17 +124,18 @@ def _gap(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
 
 
 def _values(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
-    """Hyperparameters that are not a finite number of 0 or more; -1 training steps are common in published logs."""
+    """Hyperparameters that are no finite number of 0 or more, or counts of 0; -1 training steps are common."""
     for key in sorted({key for one in runs for key in one.hyperparameters if _NUMBERS.fullmatch(key)}):
         for one in runs:
-            text = one.hyperparameters.get(key, "0")
+            text = one.hyperparameters.get(key, "1")
             number = numeral(text)
             unlimited = number == -1 and key.endswith("_training_steps")
+            least = "more than 0" if key in _ABOVE_0 else "0 or more"
             if key.endswith(("_steps", "_epochs")) and _is_schedule(text):
                 continue
-            if number is None or (number < 0 and not unlimited):
+            if number is None or (number < 0 and not unlimited) or (number == 0 and key in _ABOVE_0):
                 found = f"{text} in {Path(one.path).name}"
-                yield finding("tree.value", ADVICE, path, f"{key}: a number, 0 or more", found, key=key)
+                yield finding("tree.value", ADVICE, path, f"{key}: a number, {least}", found, key=key)
                 break
 
 

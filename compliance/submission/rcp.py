@@ -14,11 +14,12 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
+from compliance.log.logs import shown
 from compliance.submission import rounds
 from compliance.submission.runs import Run
 from compliance.submission.students_t import quantile
 
-UNREAD = "unread"
+UNREAD, NO_BATCH = "unread", "no batch"
 PASS, FAIL, NO_REFERENCE, UNDECIDED = "pass", "fail", "no reference", "not checked"
 
 _DATA = Path(__file__).parents[1] / "data" / "rcp.json"
@@ -51,7 +52,7 @@ class Convergence(NamedTuple):
     converge; `reference` and `least` are the reference's mean and the least accepted mean at `batch`; each may be None.
     `scaling` is the factor of the score: the reference's mean over the runs' mean, at least 1. `kind` says what the
     runs were compared with: "point", "between" (two points), "smallest" (the point of the smallest batch), or "";
-    UNREAD: a log hides when its run converged.
+    UNREAD: a log hides when its run converged; NO_BATCH: the logs have no batch size.
     """
 
     verdict: str
@@ -104,10 +105,14 @@ def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
 
     They start at the batch size of the fastest point. A point above the line between its neighbors is left out.
     """
-    every = points(benchmark, ruleset)
+    return prune(points(benchmark, ruleset), rounds.required_runs(benchmark, ruleset))
+
+
+def prune(every: Sequence[Point], runs: int) -> tuple[Point, ...]:
+    """Returns those of the points, by batch size, that a submission of `runs` runs is compared with."""
     fastest = min(every, key=lambda point: point.mean, default=None)
     left = [point for point in every if point.batch >= fastest.batch]
-    runs, at = rounds.required_runs(benchmark, ruleset), 1
+    at = 1
     while at < len(left) - 1:
         if left[at].mean > _between(left[at].batch, left[at - 1], left[at + 1], runs).mean:
             del left[at]
@@ -126,8 +131,12 @@ def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[flo
       to_converge: epochs (or samples) of each run; None for a run that did not converge.
     """
     drop = rounds.may_fail(benchmark)
+    if batch is None:
+        return Convergence(FAIL, "the logs give no global_batch_size", kind=NO_BATCH)
     if isinstance(batch, bool) or not isinstance(batch, (int, float)) or not 0 < batch < 1e18:
-        return Convergence(FAIL, "the logs give no global_batch_size")
+        return Convergence(
+            FAIL, f"global_batch_size is {shown(batch, 40)}, which is not a batch size", kind=NO_BATCH
+        )
     failed = sum(value is None for value in to_converge)
     if failed > drop:
         return Convergence(FAIL, f"{failed} runs did not converge; at most {drop} may", batch)
@@ -172,6 +181,10 @@ def of_runs(benchmark: str, ruleset: str, runs: Sequence[Run]) -> Convergence:
         if value > _MOST_OF_MEDIAN * (usual := median(known.values())):
             said = f"{Path(path).name} converges after {value:,.6g}, the middle run after {usual:,.6g}"
             return Convergence(FAIL, said, kind=UNREAD)
+    if runs[0].batch is None and (said := runs[0].header.get("global_batch_size")) is not None:
+        return Convergence(
+            FAIL, f"global_batch_size is {shown(said, 40)}, which is not a batch size", kind=NO_BATCH
+        )
     return judge(benchmark, ruleset, runs[0].batch, [one.to_converge for one in runs])
 
 
@@ -182,14 +195,14 @@ def olympic_mean(values: Sequence[float], drop: int) -> float:
 
 def find(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str]:
     """Returns (point to compare with, kind). A batch above all points has none, one below all gets the smallest."""
-    point, kind = _nearest(benchmark, ruleset, batch)
+    point, kind = nearest(pruned(benchmark, ruleset), batch, rounds.required_runs(benchmark, ruleset))
     if point is not None and rounds.number(ruleset) >= _EARLIER_FROM:
         point = point._replace(least=point.least - _EARLIER.get(benchmark, 0))
     return point, kind
 
 
-def _nearest(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, str]:
-    points = pruned(benchmark, ruleset)
+def nearest(points: Sequence[Point], batch: float, runs: int) -> tuple[Point | None, str]:
+    """Returns (point to compare `runs` runs with, kind), of pruned points, as `find` does."""
     for point in points:
         if point.batch == batch:
             return point, "point"
@@ -199,7 +212,7 @@ def _nearest(benchmark: str, ruleset: str, batch: float) -> tuple[Point | None, 
         return None, ""
     if not below:
         return above[0], "smallest"
-    return _between(batch, below[-1], above[0], rounds.required_runs(benchmark, ruleset)), "between"
+    return _between(batch, below[-1], above[0], runs), "between"
 
 
 def _between(batch: float, low: Point, high: Point, runs: int) -> Point:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.log.find_round import find as find_round
+from compliance.log.find_round import Choice, opened
 from compliance.log.logs import BadLine, Record, number, numeral, read_log, shown
 from compliance.log.rules import metric
 from compliance.log.whole_run import Target
@@ -71,6 +71,11 @@ class Run:
     @property
     def stopped(self) -> float | None:
         return counted(self.run_stop)
+
+    @property
+    def began(self) -> bool:
+        """Whether the log has reached run_start."""
+        return self.started is not None or self.stopped is not None
 
     @property
     def smoke(self) -> bool:
@@ -201,9 +206,9 @@ def read_run(
 
     Raises UserError if the file cannot be read. Odd lines are counted, never raised.
     """
-    ruleset = ruleset or find_round(path).ruleset
-    reader = RunReader(path, ruleset, bert_samples)
-    for record in read_log(path, ruleset):
+    taken, records = (Choice(ruleset, ""), read_log(path, ruleset)) if ruleset else opened(path)
+    reader = RunReader(path, taken.ruleset, bert_samples)
+    for record in records:
         reader.add(record)
         if until and record.key == until:
             break

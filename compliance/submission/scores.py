@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import fmean
 
 from common.errors import UserError
+from compliance.findings import ERROR
+from compliance.hints import listed
 from compliance.log.check_log import LogResult, check_logs
 from compliance.log.logs import number
 from compliance.submission.rounds import may_fail, required_runs
@@ -20,6 +22,7 @@ from compliance.submission.tree_files import by_number, kind_of, read_small
 from compliance.submission.tree_system import accelerators
 
 _MAX_JSON_BYTES = 64 << 20  # fits the run.json of a thousand runs
+_SHOWN = 3  # rules that a reason names
 _MAX_RUNS = 1000  # a folder with more is not a result folder
 
 
@@ -113,7 +116,8 @@ def score_directory(
     benchmarks = {run.benchmark for run in runs if run.benchmark}
     benchmark = benchmarks.pop() if len(benchmarks) == 1 else folder.name
     scaling = factor(folder, None).value if scaling is None else scaling
-    left_out, score, why = _olympic(runs, counts, benchmark, mixed=bool(benchmarks))
+    whys = [_why(run, one) for run, one in zip(runs, of_files)]
+    left_out, score, why = _olympic(runs, counts, benchmark, whys, mixed=bool(benchmarks))
     system, org = folder.resolve().parent.name, str(runs[0].header.get("submission_org", ""))
     return ScoreCard(
         path, benchmark, org, system, runs[0].ruleset, runs, _accelerators(folder),
@@ -128,6 +132,18 @@ def _counts(run: Run, result: LogResult | None) -> bool:
     if run.ruleset == "0.7.0":
         return run.complies and (result.passes or run.smoke)
     return result.passes and run.minutes is not None and not run.header.get("resumed_from_step")
+
+
+def _why(run: Run, result: LogResult | None) -> str:
+    """Returns why a run does not count for a score, in a few words: the first rule that its log breaks."""
+    broken = [one.rule for one in (result.findings if result else ()) if one.severity == ERROR]
+    if broken:
+        return broken[0]
+    if result and any(one.rule == "no_mlperf_result" for one in result.findings):
+        return "no quality target"
+    if run.minutes is None or run.header.get("resumed_from_step"):
+        return "no time to train"
+    return f"status {run.status[:20] or 'missing'}"
 
 
 def result_files(path: Path) -> list[Path]:
@@ -161,7 +177,7 @@ def result_folders(path: str | Path) -> list[Path]:
 
 
 def _olympic(
-    runs: tuple[Run, ...], counts: tuple[bool, ...], benchmark: str, mixed: bool
+    runs: tuple[Run, ...], counts: tuple[bool, ...], benchmark: str, whys: Sequence[str], mixed: bool
 ) -> tuple[tuple[int, ...], float | None, str]:
     """Returns (indices of the dropped runs, score or None, why there is no score)."""
     if mixed:
@@ -176,7 +192,8 @@ def _olympic(
     failed = [index for index, fine in enumerate(counts) if not fine]
     if len(failed) > drop:
         most = "one" if drop == 1 else drop
-        return (), None, f"{len(failed)} runs did not reach the target; at most {most} may fail"
+        reasons = dict.fromkeys(whys[index] for index in failed)
+        return (), None, f"{len(failed)} runs do not count, at most {most} may: {listed([*reasons], _SHOWN)}"
     ranked = sorted({*range(len(runs))} - {*failed}, key=lambda index: (runs[index].minutes, index))
     slow = len(ranked) - (drop - len(failed))
     left_out = (*ranked[:drop], *ranked[slow:], *failed)

@@ -1,13 +1,15 @@
 """Summarizes submissions as rows of the results table, with the columns of mlperf_logging/result_summarizer.
 
-Each row is one system. Not covered: weak scaling (only HPC has it) and power; remarks say what a row lacks.
+Each row is one system. Not covered: weak scaling (only HPC has it); remarks say what a row lacks, and the energy.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from common.errors import UserError
 from compliance.log.check_log import LogResult
+from compliance.power import power_logs
 from compliance.submission import rcp, rounds
 from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, score_directory
@@ -81,10 +83,21 @@ def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
             if result.card.score is None:
                 remarks.append(f"{name}/{folder.benchmark}: no score: {result.card.why}")
             remarks += differs_from_published(submission.path.name, result.card)
-            if (folder.path / "power").is_dir():
-                where = "power is not in this table; timetotrain power has it"
-                remarks.append(f"{name}/{folder.benchmark}: {where}")
+            if said := _energy(result.card):
+                remarks.append(f"{name}/{folder.benchmark}: {said}")
         yield System(submission, name, description, results, tuple(remarks))
+
+
+def _energy(card: ScoreCard) -> str:
+    """Returns the energies of a folder with power logs in a line; "" without such logs."""
+    if not power_logs.kind(card.path):
+        return ""
+    from compliance.power.energies import energies  # few folders have power logs
+
+    try:
+        return energies(card).line
+    except UserError as error:  # `check` has a finding
+        return str(error)
 
 
 def differs_from_published(org: str, card: ScoreCard) -> list[str]:
@@ -92,7 +105,8 @@ def differs_from_published(org: str, card: ScoreCard) -> list[str]:
     from compliance.report.published import published_score  # the tables are read only for a score
 
     told = published_score(card.ruleset, org, card.system, card.benchmark)
-    if told is None or card.score is None or abs(card.score / told - 1) < _SAME_SCORE:
+    same = told is None or card.score is None or abs(card.score / told - 1) < _SAME_SCORE
+    if same or f"{card.score:.4f}" == f"{told:.4f}":
         return []
     scaled = f", with the factor {card.scaling:.4f}" if card.scaling != 1 else ""
     here = f"{card.score:.4f} minutes here{scaled}"
@@ -103,7 +117,7 @@ def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
     """Scores a folder by the factor that scaling.py decides."""
     scaling = factor(folder.path, folder.convergence).value
     card = score_directory(folder.path, folder.ruleset, [logs[path] for path in folder.paths], scaling)
-    if folder.convergence is not None and folder.convergence.kind == rcp.UNREAD:
+    if folder.convergence is not None and folder.convergence.kind in (rcp.UNREAD, rcp.NO_BATCH):
         card = replace(card, score=None, why=folder.convergence.reason)  # without its factor
     return Result(folder, card)
 

@@ -157,7 +157,9 @@ class _Org:
             _, system, benchmark = tree_files.place_of(directory)
             path = self.org / "systems" / f"{system}.json"
             if path not in read:
-                read[path], remarks = tree_system.read_description(path, shown_as, self.ruleset, self.strict)
+                logged = next((one.status for one in group if one.status), None)
+                asked = path, shown_as, self.ruleset, self.strict, logged
+                read[path], remarks = tree_system.read_description(*asked)
                 findings += remarks
             findings += coherence.of_folder(shown_as, system, read[path], path, group, self.ruleset)
             folder, remarks = tree_runs.one_folder(
@@ -172,7 +174,7 @@ class _Org:
         logged = [result.org for group in self.groups.values() for result in group]
         if self.whole:
             submitters = [content.get("submitter") for content in contents]
-            findings += coherence.organisations(self.org, logged, submitters)
+            findings += coherence.organizations(self.org, logged, submitters)
         systems = {tree_files.place_of(directory)[1] for directory in self.groups}
         findings += coherence.hidden_names(self.org, sorted(systems), contents)
         self.described = [str(path) for path, content in read.items() if content is not None]

@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
@@ -190,12 +190,6 @@ def place_of(directory: Path) -> tuple[Path, str, str | None] | None:
     if not 1 <= len(below) <= 2:
         return None
     return Path(*names[:index]) if index else Path("."), below[0], below[1] if len(below) == 2 else None
-
-
-def places_of(folders: Iterable[Path]) -> dict[tuple[Path, str, str], Path]:
-    """Returns {(org, system, benchmark): folder} of the folders of runs that are in a submitter's folder."""
-    places = ((place_of(path.resolve()), path) for path in folders)
-    return {place: path for place, path in places if place is not None and place[2]}
 
 
 def is_below(path: str, folder: Path) -> bool:

@@ -11,7 +11,8 @@ from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
 from compliance.log import rules
 from compliance.log.check_log import LogResult
-from compliance.log.logs import shown
+from compliance.log.logs import REFUSES, shown
+from compliance.log.stock import PARSER, RCP
 from compliance.power import checks as power_checks
 from compliance.submission import plausibility, rcp, rounds, scaling, tree_params
 from compliance.submission.runs import Run, read_or_empty
@@ -67,11 +68,13 @@ def one_folder(
     findings = [*_names(path, benchmark, group, ruleset), *_settings(path, runs)]
     findings += _power(folder, bad, description)
     findings += _count(folder, bad) if known else ()
-    seeds = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
-    if seeds and known and tree_params.SEED_BYPASS not in flags:
-        findings += _seeds(path, runs, bad if rounds.number(ruleset) >= _SEEDS_NEEDED_FROM else ADVICE)
+    seeded = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
+    if seeded and known and tree_params.SEED_BYPASS not in flags:
+        findings += seeds(path, runs, bad if rounds.number(ruleset) >= _SEEDS_NEEDED_FROM else ADVICE)
     else:
         findings += same_seed(path, group)
+    if known:
+        findings += _stock(group, bad, seeded and tree_params.SEED_BYPASS not in flags, tested)
     if judged is not None:
         findings += _about_convergence(path, judged, bad, tree_params.RCP_BYPASS in flags, ruleset)
     if problem := factor(path, judged).problem:
@@ -158,7 +161,7 @@ def _settings(path: Path, runs: list[Run]) -> Iterator[Finding]:
             yield finding("tree.settings", ADVICE, path, wanted, found[:200], key=key)
 
 
-def _seeds(path: Path, runs: list[Run], severity: str) -> Iterator[Finding]:
+def seeds(path: Path, runs: list[Run], severity: str) -> Iterator[Finding]:
     """Checks that every run logs a seed, that seeds are whole numbers, and that runs do not share a seed at one place.
 
     training_rules.adoc, "Random numbers"; mlperf_logging/package_checker/seed_checker.py.
@@ -184,6 +187,24 @@ def _seeds(path: Path, runs: list[Run], severity: str) -> Iterator[Finding]:
     yield from _shared_seeds(path, ((shown(seed), names) for (_, _, seed), names in users.items()), severity)
 
 
+def _stock(group: list[LogResult], severity: str, seeded: bool, tested: bool) -> Iterator[Finding]:
+    """Reports the lines at which a stock program refuses the folder or ends, of every log, counted or dropped.
+
+    Args:
+      seeded: whether the stock seed checker reads the folder. It parses the lines, as the compliance checker does.
+      tested: whether the RCP checker does.
+    """
+    for one in group:
+        for sight in one.stock:
+            refuses = sight.effect == REFUSES
+            if tested if sight.program == RCP else seeded or not refuses:
+                program = "seed checker" if refuses and sight.program == PARSER else sight.program
+                names = {"wording": f"tree.stock.{sight.effect}", "program": program}
+                about = "a line that every stock program takes", sight.why
+                place = {"line": sight.line, "text": sight.text}
+                yield finding("tree.stock", severity, one.path, *about, **place, **names)
+
+
 def _about_convergence(
     path: Path, judged: rcp.Convergence, severity: str, bypass: bool, ruleset: str
 ) -> Iterator[Finding]:
@@ -194,7 +215,8 @@ def _about_convergence(
     if judged.mean is not None and judged.least is not None:
         reason += f" (mean {judged.mean:.6g}, at least {judged.least:.6g})"
     kinds = {rcp.NO_REFERENCE: "tree.rcp.none", rcp.UNDECIDED: "tree.rcp.undecided"}
-    kind = "tree.rcp.unread" if judged.kind == rcp.UNREAD else kinds.get(judged.verdict, "tree.rcp")
+    of_kinds = {rcp.UNREAD: "tree.rcp.unread", rcp.NO_BATCH: "tree.rcp.batch"}
+    kind = of_kinds.get(judged.kind) or kinds.get(judged.verdict, "tree.rcp")
     if bypass:
         reason += "; let through by rcp-bypass"
         kind = "tree.rcp.bypass" if rounds.number(ruleset) >= _BYPASS_NARROW_FROM else kind

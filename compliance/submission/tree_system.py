@@ -8,19 +8,15 @@ from pathlib import Path
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.log.logs import noting_repeats, shown
 from compliance.submission import rounds
+from compliance.submission.published_tables import other_spellings
 from compliance.submission.tree_files import read_small
 
 _MAX_JSON_BYTES = 1 << 20
 _FIELDS_FROM, _STATUS_FROM = (1, 0), (4, 1)
-# The fields that system_desc_checker.py joins into a table row.
-_IN_TABLE = frozenset(
-    ("submitter", "system_name", "host_processor_model_name", "host_processor_core_count")
-    + ("accelerator_model_name", "accelerators_per_node", "framework")
-)
 
 
 def read_description(
-    path: Path, asked_by: Path, ruleset: str, strict: bool = False
+    path: Path, asked_by: Path, ruleset: str, strict: bool = False, logged: object = None
 ) -> tuple[dict | None, list[Finding]]:
     """Reads a system's JSON. Returns (description, findings); the description is None if it cannot be used.
 
@@ -29,6 +25,7 @@ def read_description(
       asked_by: the results directory that needs it; the finding about a missing file names it.
       ruleset: the round whose vocabulary the fields must use.
       strict: whether a missing description is an error (else advice).
+      logged: submission_status of the system's logs; None if unknown.
     """
     try:
         content, faults = _read(path)
@@ -38,7 +35,9 @@ def read_description(
     except (OSError, ValueError) as error:
         found = str(error)[:120] or type(error).__name__
         return None, [finding("system.json", ERROR, path, "a JSON object", found)]
-    faults += _fields(path, content, ruleset)
+    faults += _fields(path, content, ruleset, logged)
+    for field, name, other in other_spellings(content) if rounds.number(ruleset) >= _FIELDS_FROM else ():
+        faults.append(finding("system.name", ADVICE, path, other, shown(name), field=field, other=other))
     for field in ("number_of_nodes", "accelerators_per_node"):
         if count(content, field) is None:
             about = "a whole number in a string", shown(content.get(field))
@@ -77,6 +76,8 @@ def _read(path: Path) -> tuple[dict, list[Finding]]:
 def count(description: object, field: str) -> int | None:
     """Returns a field that holds a whole number, as a number or in digits, else None."""
     value = description.get(field) if isinstance(description, dict) else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # the stock summarizer takes int() of what it reads
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return None
     if isinstance(value, int):
@@ -90,15 +91,15 @@ def accelerators(description: object) -> int | None:
     return None if nodes is None or each is None else nodes * each
 
 
-def _fields(path: Path, content: dict, ruleset: str) -> Iterator[Finding]:
+def _fields(path: Path, content: dict, ruleset: str, logged: object) -> Iterator[Finding]:
     """Yields errors for fields that the round's tools refuse, advice for fields that only differ from the rules."""
     from systems import schema  # has the fields and vocabularies; needed only if there is a description
 
-    for problem in schema.errors(content, ruleset or "0.7.0"):
+    for problem in schema.errors(content, ruleset or "0.7.0", logged=logged):
         name = problem.partition(":")[0]
         severity = ERROR if _refused(name, content, ruleset) else ADVICE
         if severity == ADVICE and name in content and not isinstance(content[name], str):
-            continue  # a number or a list: every round accepts one in fields that no table shows
+            continue  # a list or an object: every round accepts one in fields that no table shows
         yield _field(path, content, severity, problem)
     for problem in schema.placeholders(content):
         yield _field(path, content, ADVICE, problem)
@@ -110,7 +111,7 @@ def _field(path: Path, content: dict, severity: str, problem: str) -> Finding:
     wrong, _, remedy = said.partition("; ")
     found = shown(content[name]) if name in content else f"no {name}"
     names = {"name": name, "problem": wrong, "remedy": remedy or "give it a value"}
-    wanted = remedy.removeprefix("write ").removeprefix("add it, with ") or "another value"
+    wanted = remedy.removeprefix("write ").removeprefix("add it: ") or "another value"
     return finding("system.field", severity, path, wanted, found, **names)
 
 
@@ -126,4 +127,6 @@ def _refused(name: str, content: dict, ruleset: str) -> bool:
         return name == "division" or at >= _FIELDS_FROM
     if name == "status" and isinstance(content[name], str):
         return at >= _STATUS_FROM
-    return at >= _FIELDS_FROM and name in _IN_TABLE and not isinstance(content[name], str)
+    from systems.schema import IN_TABLE
+
+    return at >= _FIELDS_FROM and name in IN_TABLE and not isinstance(content[name], str)

@@ -13,12 +13,13 @@ def source(tmp_path_factory):
     """A checkout with the files that a run needs, and files that belong to no package."""
     root = tmp_path_factory.mktemp("source")
     files = {
-        "LICENSE": "licence\n", "pyproject.toml": "[project]\n", "common/__init__.py": "",
+        "LICENSE": "license\n", "pyproject.toml": "[project]\n", "common/__init__.py": "",
         "compliance/rules/0.7.0.json": "{}\n", "systems/dgx-1.json": "{}\n",
         "tools/requirements/dev.lock": "numpy\n", "tests/test_all.py": "assert True\n",
         "docs/notes.md": "notes\n",
     }  # fmt: skip
-    for benchmark in result_logs.CLOSED:
+    files["llama31_8b/presets.py"] = "A = 1\n"  # The logs name it in config_filename.
+    for benchmark in (*result_logs.CLOSED, "llama31_8b"):
         files |= {f"{benchmark}/config.py": "A = 1\n", f"{benchmark}/README.md": f"# {benchmark}\n"}
         files |= {
             f"{benchmark}/{script}": "#!/bin/sh\necho $SYSTEM $*\n" for script in package_output.SCRIPTS

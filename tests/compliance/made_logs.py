@@ -1,8 +1,11 @@
 """Makes a valid log for every benchmark of every round from 0.7.0 on, out of the rule files alone."""
 
+import ast
 import json
+from contextlib import suppress
 from itertools import product
 
+from common.errors import UserError
 from compliance.log import rules
 from compliance.log.formulas import FAILURES, compile_formula
 from compliance.log.logs import Record
@@ -35,6 +38,30 @@ def every_case():
 def log(ruleset, division, benchmark, optimizer=""):
     """The records of a valid log, as dictionaries."""
     return _Maker(ruleset, division, benchmark, optimizer).records()
+
+
+def v06(**changes):
+    """A minimal log of round v0.6: one epoch in one block, with one evaluation."""
+    names = ("submission_org", "submission_platform", "submission_poc_name", "submission_entry")
+    head = dict.fromkeys(names, "x")
+    head |= {"submission_division": "closed", "submission_status": "onprem", "submission_benchmark": "gnmt"}
+    head |= {"cache_clear": True, **dict.fromkeys(rules.compiled("0.6.0", "any/gnmt"), 1)}
+    head |= {"opt_learning_rate_alt_decay_func": True, "opt_learning_rate_alt_warmup_func": False}
+    epoch, block = {"epoch_num": 1}, {"first_epoch_num": 1}
+    events = [("init_start", {}), ("init_stop", {}), ("run_start", {})]
+    events += [("block_start", {**block, "epoch_count": 1}), ("epoch_start", epoch), ("epoch_stop", epoch)]
+    events += [("eval_start", epoch), ("eval_accuracy", epoch), ("eval_stop", epoch), ("block_stop", block)]
+    events += [("run_stop", {"status": "success"})]
+    lines = [(key, {"value": value, "metadata": {}}) for key, value in {**head, **changes}.items()]
+    return with_accuracy(24.5, lines + [(key, {"value": None, "metadata": place}) for key, place in events])
+
+
+def with_accuracy(value, lines):
+    return [(key, {**body, "value": value} if key == "eval_accuracy" else body) for key, body in lines]
+
+
+def seconds(lines):
+    return "".join(f":::MLL {100 + n}.5 {key}: {json.dumps(body)}\n" for n, (key, body) in enumerate(lines))
 
 
 def lines(records):
@@ -128,17 +155,15 @@ class _Maker:
             else:
                 actual.append(part)
 
-        constants(
-            {name: spec[name] for name in ("value", "target", "formula", "first_formula") if name in spec}
-        )
+        constants({name: spec[name] for name in ("value", "target") if name in spec})
         numbers = [one for one in actual if isinstance(one, (int, float))]
         computed = []
-        for one in actual:
-            if isinstance(one, list):
-                try:
-                    computed.append(compile_formula(one)(None, {}, self.state))
-                except (*FAILURES, Exception):
-                    continue
+        for one in (one for word in ("formula", "first_formula") for one in spec.get(word, ())):
+            parts = [part for part in ast.walk(ast.parse(one)) if isinstance(part, ast.expr)]
+            for text in map(ast.unparse, parts):
+                with suppress(*FAILURES, UserError):
+                    computed.append(compile_formula(text)(None, {}, self.state))
+            numbers += [part.value for part in parts if isinstance(part, ast.Constant)]
         middle = [(one + other) / 2 for one in numbers for other in numbers]
         pairs = [{"BBOX": one, "SEGM": one} for one in (*numbers, 0.5)]
         return [*computed, *(one for one in actual if not isinstance(one, list)), *middle, *_NUMBERS, *pairs]

@@ -1,4 +1,4 @@
-"""Finds the published logs of rounds v0.6 and v0.7, which lie outside the project (TTT_SHARED)."""
+"""Finds the published logs of rounds v0.6, v0.7 and v6.0, which lie outside the project (TTT_SHARED)."""
 
 import os
 import tarfile
@@ -8,15 +8,16 @@ from tempfile import gettempdir
 
 import pytest
 
-ROUNDS = {"v0.6": "0.6.0", "v0.7": "0.7.0"}
+ROUNDS = {"v0.6": "0.6.0", "v0.7": "0.7.0"}  # of whose logs tests take all
+_PARTS = (*ROUNDS, "v6.0")
 
 
 @cache
 def folder() -> Path:
-    """A folder with v0.6/ and v0.7/, unpacked once; skips the test where the archives are absent."""
+    """A folder with v0.6/, v0.7/ and v6.0/, unpacked once; skips the test where the archives are absent."""
     beside = Path(__file__).parents[2] / ".." / "shared"
     source = Path(os.environ.get("TTT_SHARED", beside)).resolve() / "data" / "published_logs"
-    archives = {name: source / f"training_results_{name}_subset.tar.xz" for name in ROUNDS}
+    archives = {name: source / f"training_results_{name}_subset.tar.xz" for name in _PARTS}
     for archive in archives.values():
         if not archive.is_file():
             pytest.skip(f"{archive} is not here; set TTT_SHARED to the folder that has data/published_logs")

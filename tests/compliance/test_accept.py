@@ -30,8 +30,8 @@ def weighted(question, draws=15_000):
     for _ in range(draws):
         sigma = question.stdev * math.sqrt(probability.NU / 2 / draw.gammavariate(probability.NU / 2, 1))
         near, far = (
-            (probability.NEAR_CENTRE, probability.NEAR_TAU),
-            (probability.FAR_CENTRE, probability.FAR_TAU),
+            (probability.NEAR_CENTER, probability.NEAR_TAU),
+            (probability.FAR_CENTER, probability.FAR_TAU),
         )
         mu = question.mean * draw.gauss(*(far if draw.random() < probability.FAR else near))
         weight = math.prod(math.exp(-(((one - mu) / sigma) ** 2) / 2) / sigma for one in known)

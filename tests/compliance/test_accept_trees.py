@@ -1,4 +1,4 @@
-"""Tests what `accept` answers to trees, and to logs that grow while it watches; its benchmark on a tree."""
+"""Tests what `accept` answers to trees, and to logs that grow; its benchmark on a tree."""
 
 import json
 import os
@@ -11,7 +11,6 @@ import pytest
 from compliance import check
 from compliance.acceptance import probability
 from compliance.acceptance.answer import OPEN, answer
-from compliance.acceptance.watch import Watch, follow
 from compliance.acceptance.whole import folders_of, whole
 from compliance.log.check_log import check_log
 from compliance.submission.facts import Result
@@ -59,7 +58,7 @@ def test_some_runs_leave_it_open_with_a_probability(tmp_path, capsys):
 
 
 def test_a_complete_folder_is_judged_by_the_logs_that_it_is_asked_about(tmp_path):
-    """`accept --watch` leaves out a log that has not started."""
+    """Not by those that have to go."""
     found = check([tree(tmp_path, map(llama_logs.log, range(10)))])
     ((name, folder, *more),) = folders_of(found.submissions, found.logs, (NOW, 60))
     others = replace(folder, convergence=Convergence(FAIL, "a log without a batch"))
@@ -149,6 +148,44 @@ def test_a_log_that_grows_is_not_yet_wrong(tmp_path):
     assert copied.answers[0].runs == 6
 
 
+def before_start(text):
+    return text[: text.rindex("\n", 0, text.index('"run_start"')) + 1]
+
+
+def test_a_launch_that_died_before_run_start_has_to_go_and_is_no_run(tmp_path, capsys):
+    org = tree(tmp_path, [*map(llama_logs.log, range(10)), before_start(llama_logs.log(10))])
+    assert judged(org).answers[0].under_way == 1  # somebody may yet write to it
+    stale = judged(org, NOW + 7200)
+    (one,) = stale.answers
+    assert (stale.answer, one.answer, one.runs, one.under_way) == (NO_GO, NO_GO, 10, 0)
+    assert one.reasons == ("result_10.txt never reached run_start: remove this log",)
+    assert one.advice == "remove result_10.txt; then submit it"
+    assert main(["scores", str(org)]) == 1
+    assert "result_10.txt: no time, never reached run_start" in capsys.readouterr().out
+    (org / "results/1xbox/llama2_70b_lora/result_10.txt").unlink()
+    assert judged(org, NOW + 7200).answer == GO
+
+
+def test_a_dead_launch_among_missing_runs_leaves_it_open(tmp_path):
+    dead = before_start(llama_logs.log(3))
+    org = tree(tmp_path, [*map(llama_logs.log, range(3)), dead])
+    (one,) = judged(org, NOW + 7200).answers
+    assert (one.answer, one.runs, one.under_way) == (OPEN, 3, 0) and "7 more runs" in one.advice
+    assert "result_3.txt never reached run_start: remove this log" in one.reasons
+
+
+def test_a_log_without_a_benchmark_counts_in_a_plain_folder(tmp_path, capsys):
+    for index in range(11):
+        (tmp_path / f"result_{index}.txt").write_text(llama_logs.log(index))
+    path = tmp_path / "result_10.txt"
+    path.write_text(path.read_text().replace('"submission_benchmark"', '"other_key"'))
+    assert main(["accept", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "11 of 10 runs" in said and "result_10.txt: The log has no submission_benchmark" in said
+    assert main(["scores", str(tmp_path)]) == 1
+    assert "note: result_10.txt: The log has no submission_benchmark" in capsys.readouterr().out
+
+
 def test_what_is_wrong_already_counts_before_the_run_ends(tmp_path):
     bad = llama_logs.log(4).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
     bad = [growing(bad, 0.5), growing(bad, 0.6)]
@@ -156,31 +193,7 @@ def test_what_is_wrong_already_counts_before_the_run_ends(tmp_path):
     assert found.answer == NO_GO and "lora_rank" in found.reasons[0]
 
 
-# ----------------------------------------------------------------------------------------------------- watch
-
-
-def test_watch_reads_what_is_new_and_says_what_changes(tmp_path):
-    org = tree(tmp_path, [llama_logs.log(0)])
-    folder = org / "results/1xbox/llama2_70b_lora"
-    watch = Watch(org, None, 60, lambda: NOW)
-    assert "1xbox/llama2_70b_lora: open, 1 of 10 runs" in watch.poll()[0]
-    assert watch.poll() == [] and not watch.done
-    text = llama_logs.log(1).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
-    lines = text.splitlines(keepends=True)
-    with (folder / "result_1.txt").open("a") as file:
-        said = []
-        for line in lines:
-            file.write(line[: len(line) // 2])  # a poll may see half a line
-            file.flush()
-            said += watch.poll()
-            file.write(line[len(line) // 2 :])
-            file.flush()
-            said += watch.poll()
-    wrong = next(at for at, line in enumerate(said) if "lora_rank.value" in line)
-    number = 1 + next(at for at, line in enumerate(lines) if "lora_rank" in line)
-    assert f"result_1.txt line {number}:" in said[wrong]
-    ended = next(at for at, line in enumerate(said) if "2 of 10 runs" in line)
-    assert wrong < ended and sum("lora_rank.value)" in line for line in said) == 1
+# ----------------------------------------------------------------------------------------------------- logs
 
 
 def test_a_deep_value_reaches_another_process_as_text(tmp_path):
@@ -200,69 +213,12 @@ def test_results_after_run_start_are_facts(tmp_path, key):
     assert read_run(path, "5.0.0").results and read_run(path, "5.0.0").to_converge
 
 
-def test_a_log_that_never_ends_with_a_line_is_checked_while_it_grows(tmp_path):
-    org = tree(tmp_path, [llama_logs.log(0)])
-    text = llama_logs.log(1).replace('"lora_rank", "value": 16', '"lora_rank", "value": 99')
-    path, watch = org / "results/1xbox/llama2_70b_lora/result_1.txt", Watch(org, None, 60, lambda: NOW)
-    said, step = {}, 400
-    for end in range(step, len(text), step):  # As a buffered writer does.
-        path.write_text(text[: end + (text[end - 1] == "\n")])
-        said[end] = watch.poll()
-    wrong = min(end for end, lines in said.items() if any("lora_rank.value" in line for line in lines))
-    assert wrong < text.index("lora_rank") + 2 * step
-    assert not any("(line-" in line for lines in said.values() for line in lines)
-
-
-def test_watch_agrees_with_accept_and_ends_with_the_last_run(tmp_path):
-    org = tree(tmp_path, map(llama_logs.log, range(7)))
-    watch = Watch(org, None, 60, lambda: NOW)
-    watch.poll()
-    (live,), (once,) = watch.answers.values(), judged(org).answers
-    assert live == once
-    for index in range(7, 10):
-        path = org / f"results/1xbox/llama2_70b_lora/result_{index}.txt"
-        path.write_text(llama_logs.log(index))
-    said = []
-    assert follow(org, None, 0.01, 60, said.append) == GO and said[-1].endswith("\ngo")
-
-
-def test_a_run_that_goes_on_after_an_hour_has_not_ended(tmp_path):
-    text = llama_logs.log(0)
-    org, times = tree(tmp_path, [growing(text, 0.5)]), iter([NOW, NOW + 7200, NOW + 7200])
-    path = org / "results/1xbox/llama2_70b_lora/result_0.txt"
-    os.utime(path, (NOW, NOW))
-    watch = Watch(org, None, 60, lambda: next(times))
-    assert "0 of 10 runs" in watch.poll()[0]
-    assert "1 of 10 runs" in watch.poll()[-3] and next(iter(watch.answers.values())).probability < 0.95
-    path.write_text(text)
-    assert "1 of 10 runs" in watch.poll()[-3] and next(iter(watch.answers.values())).probability > 0.95
-
-
-def test_a_log_without_a_round_in_its_folder_is_watched_from_run_start_on(tmp_path):
-    folder = tmp_path / "Lab" / "results" / "1xbox" / "llama2_70b_lora"
-    folder.mkdir(parents=True)
-    path = folder / "result_0.txt"
-    text = llama_logs.log(0)
-    start = text.index('"run_start"')
-    path.write_text(text[: text.rindex("\n", 0, start) + 1])
-    watch = Watch(tmp_path / "Lab", None, 60, lambda: NOW)
-    assert watch.poll() == [] and not watch.answers
-    path.write_text(text)
-    assert any("1 of 10 runs" in line for line in watch.poll())
-
-
-@pytest.mark.parametrize("every", ["-1", "0", "nan", "inf"])
-def test_a_wait_that_is_no_time_gets_a_line(tmp_path, capsys, every):
-    assert main(["accept", str(tmp_path), "--watch", f"--every={every}"]) == 2
-    assert f"--every={every}: must be more than 0" in capsys.readouterr().err
-
-
 def test_the_line_of_check_stays_short(tmp_path, capsys):
     logs = [llama_logs.log(index) for index in range(10)]
     keys = ("lora_rank", "lora_alpha", "seed", "eval_samples", "train_samples", "gradient_accumulation_steps")
     logs[:6] = [re.sub(rf'"({"|".join(keys)})"', r'"other_\1"', text) for text in logs[:6]]
     org = tree(tmp_path, logs)
-    (reason,) = [one for one in judged(org).reasons if "runs count for no score" in one]
+    (reason,) = [one for one in judged(org, NOW + 60).reasons if "runs count for no score" in one]
     assert " more), result_1.txt (" in reason and reason.endswith(", and 3 more") and len(reason) < 400
     assert main(["check", str(org)]) == 1 and "accept:" not in capsys.readouterr().out
 

@@ -1,15 +1,12 @@
 """Tests the comparison of logs with the configuration files that they name, and advice about submitted code."""
 
-import argparse
-import json
 import os
 import threading
 import time
 
 import pytest
 
-from common.errors import UserError
-from compliance.code import advice, agreement, config_files, litter, settings
+from compliance.code import advice, agreement, config_files, litter
 from compliance.submission.tree import judge_tree
 from tests.compliance import submission_trees
 from tests.compliance.submission_trees import BENCHMARK, SYSTEM, record
@@ -177,32 +174,9 @@ def found_in(org, prefix):
     return [one for one in judge_tree(org).findings if one.rule.startswith(prefix)]
 
 
-def test_a_configuration_that_is_not_in_the_code_is_advice(tmp_path):
-    org = tree(tmp_path, named="/run/run_a1.sh", **{"run_a.sh": "LR=0.0004\n"})
-    (one,) = found_in(org, "config.")
-    assert (one.rule, one.severity) == ("config.missing", "advice")
-    assert "run_a1.sh below benchmarks/llama2_70b_lora/" in one.expected and "run_a.sh is there" in one.fix
-
-
-def test_another_value_in_the_named_file_is_advice_for_the_folder(tmp_path):
-    (one,) = found_in(tree(tmp_path, **{"run_a.sh": "export LR=0.0005\n"}), "config.")
-    assert (one.rule, one.severity) == ("config.differs", "advice")
-    assert one.found == "opt_base_learning_rate = 0.0005 in run_a.sh"
-    assert "0.0004, as in the log" in one.expected
-
-
 @pytest.mark.parametrize("options", [{"ruleset": "v5.1"}, {"named": None}, {"run_a.sh": "LR=4e-4\nGBS=8\n"}])
 def test_there_is_no_word_where_all_agrees_or_the_round_has_no_such_key(tmp_path, options):
     assert found_in(tree(tmp_path, **options), "config.") == []
-
-
-def test_a_file_of_another_benchmark_and_a_broken_one_are_said(tmp_path):
-    org = tree(tmp_path / "a", named="b.json")
-    (org / "benchmarks" / "flux1").mkdir()
-    (org / "benchmarks" / "flux1" / "b.json").write_text("{}")
-    assert "another benchmark" in found_in(org, "config.")[0].message
-    (one,) = found_in(tree(tmp_path / "b", named="b.json", **{"b.json": "{"}), "config.")
-    assert one.rule == "config.unread" and "Expecting property name" in one.found
 
 
 def test_framework_logs_are_asked_for_from_6_1_on(tmp_path):
@@ -227,11 +201,8 @@ def test_a_pipe_and_a_link_among_the_logs_are_left_out(tmp_path):
     assert not checking.is_alive(), "the check waits for the pipe"
     (one,) = (one for one in within if one.rule == "log.framework")
     assert "result_0.txt" in one.found and "4 more" in one.found
-    ((_, logs, _),) = settings.compare(org)
-    assert [log.name for log in logs] == [f"result_{n}.txt" for n in range(8)]
     for path in (place / "result_8.txt", place / "result_9.txt", place / "absent.txt"):
         assert advice.has_framework_log(path)
-        assert not advice.has_environment(path)
 
 
 def test_linked_code_is_not_walked(tmp_path):
@@ -279,28 +250,3 @@ def test_advice_about_code_leaves_the_verdict_alone(tmp_path):
     )
     first, second = (judge_tree(org, log_checker=submission_trees.verdicts) for org in (clean, littered))
     assert first.verdict == second.verdict and first.verdict.answer == "go"
-
-
-# ------------------------------------------------------------------------------------------- the verb
-
-
-def call(*words):
-    parser = argparse.ArgumentParser()
-    settings.add_arguments(parser)
-    return settings.run(parser.parse_args([str(word) for word in words]))
-
-
-def test_settings_prints_what_is_same_different_and_not_found(tmp_path, capsys):
-    env = "PATH=/bin\nNCCL_DEBUG=INFO\n"
-    org = tree(tmp_path, more=env, **{"run_a.sh": "LR=0.0005\nGBS=8\n"})
-    assert call(org) == 1
-    text = capsys.readouterr().out
-    assert "different opt_base_learning_rate  log 0.0004  file 0.0005" in text
-    assert "environment: in 10 of 10 logs" in text and "framework's output: in no log" in text
-    assert text.endswith("1 configurations named, 0 missing; settings: 1 same, 1 different, 0 not found\n")
-    assert call(org, "--format=json") == 1
-    (one,) = json.loads(capsys.readouterr().out)
-    assert one["environments"] == 10 and one["settings"][0]["answer"] == "same"
-    assert call(tree(tmp_path / "b", named=None)) == 0
-    with pytest.raises(UserError, match=r"no result_\*\.txt below it"):
-        call(tmp_path / "b" / "training_results_v6.0" / "Example" / "systems")

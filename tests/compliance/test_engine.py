@@ -6,10 +6,11 @@ import pytest
 
 from compliance.log.check_log import check_log
 from compliance.log.engine import StreamChecker
-from compliance.log.logs import BadLine, parse_line
+from compliance.log.logs import parse_line
 from compliance.log.rules import compiled
 from lab.bench.harness import stock_checker
 from tests.compliance import llama_logs, result_logs
+from tests.compliance.made_logs import seconds, v06, with_accuracy
 
 BENCHMARKS = tuple(result_logs.CLOSED)
 LATER = "check with the --ruleset of the round; the benchmark belongs to 1.0.0 to 4.1.0"
@@ -57,17 +58,6 @@ def test_a_failed_run_misses_the_target_and_nothing_else(benchmark):
     assert rules_of(errors(entries(benchmark, status="aborted"))) == ["eval_accuracy.target"]
 
 
-def test_every_key_that_the_rules_require_is_missed():
-    for benchmark in BENCHMARKS:
-        records = entries(benchmark)
-        optional = {
-            "seed", "block_start", "block_stop", "eval_start", "eval_stop", "model_bn_span", "lars_epsilon",
-        }  # fmt: skip
-        for key in {record["key"] for record in records} - optional:
-            without = [record for record in records if record["key"] != key]
-            assert any(key in finding.message or key in finding.expected for finding in errors(without)), key
-
-
 def test_the_benchmark_may_be_named_last():
     records = entries()
     header = ("submission_benchmark", "submission_division", "opt_name")
@@ -88,21 +78,6 @@ def test_a_finding_comes_with_the_record_once_the_benchmark_is_known():
     assert '"opt_name"' in finding.text
 
 
-def test_what_was_asked_for_must_be_what_the_log_says():
-    assert rules_of(errors(entries(), division="open")) == ["submission_division.asked"]
-    other = errors(entries("ssd"), benchmark="resnet", division="closed")
-    assert "submission_benchmark.asked" in rules_of(other)
-    assert errors(entries(), benchmark="resnet", division="closed") == []
-
-
-def test_repeats_are_advice_and_contradictions_errors():
-    records = entries()
-    again = [*records, records[2]]
-    assert [f.severity for f in found(again) if f.rule == "submission_org.occurs"] == ["advice"]
-    assert errors(again) == []
-    assert rules_of(errors([*records, {**records[2], "value": "Other"}])) == ["submission_org.occurs"]
-
-
 @pytest.mark.parametrize(
     ("key", "value", "fix"),
     [
@@ -115,33 +90,6 @@ def test_repeats_are_advice_and_contradictions_errors():
 )
 def test_near_misses_of_values(key, value, fix):
     assert fix in [finding.fix for finding in errors(change(entries(), key, value=value))]
-
-
-def test_near_misses_of_keys_scales_and_forms():
-    records = change(entries(), "train_samples", key="train_sample")
-    assert "the log has train_sample: write train_samples" in [finding.fix for finding in errors(records)]
-    percent = [{**r, "value": r["value"] * 100} if r["key"] == "eval_accuracy" else r for r in entries()]
-    (missed, contradiction) = errors(percent)
-    assert missed.fix == "log the accuracy as a fraction: 0.7605 for 76.05"
-    assert contradiction.rule == "run_stop.status"
-    bleu = [{**r, "value": r["value"] * 100} if r["key"] == "eval_accuracy" else r for r in entries("gnmt")]
-    assert "0.241 for 24.1" in errors(bleu)[0].fix
-    old = result_logs.seconds_form(result_logs.log("resnet"))
-    checker = StreamChecker("0.7.0")
-    for number, _ in enumerate(old.splitlines(), 1):
-        checker.feed(BadLine(number, "", "line-other-form", "", "", "advice"))
-    (finding,) = checker.finish()
-    assert (finding.rule, finding.fix) == ("no-records", "check it with --ruleset 0.6.0")
-
-
-def test_the_unknown_benchmark_is_an_error_and_says_so():
-    (finding, *_) = errors(change(entries(), "submission_benchmark", value="chess"))
-    assert finding.rule == "submission_benchmark.value"
-    assert "not checked" in finding.message
-    without = [r for r in entries() if r["key"] != "submission_benchmark"]
-    assert "submission_benchmark.occurs" in rules_of(errors(without))
-    without = [r for r in entries() if r["key"] != "submission_division"]
-    assert {"submission_division.occurs", "not-checked"} <= set(rules_of(errors(without)))
 
 
 @pytest.mark.parametrize("value", [None, "0.8", [0.8], {"BBOX": 1}])
@@ -182,25 +130,6 @@ def test_ssd_boundaries_are_both_checked():
 
 def stop_index(records):
     return next(index for index, record in enumerate(records) if record["key"] == "run_stop")
-
-
-def test_run_stop_must_come_after_run_start_in_time():
-    records = entries()
-    index = stop_index(records)
-    start = next(r["time_ms"] for r in records if r["key"] == "run_start")
-    records[index] = {**records[index], "time_ms": start - 5}
-    assert "run.reversed" in rules_of(errors(records))
-    reverse = [{**r, "time_ms": t["time_ms"]} for r, t in zip(entries(), entries()[::-1])]
-    assert {"run.reversed", "init.reversed"} <= set(rules_of(errors(reverse)))
-
-
-def test_a_status_that_contradicts_the_target():
-    met = change(entries(), "run_stop", metadata={"status": "aborted"})
-    assert rules_of(errors(met)) == ["run_stop.status"]
-    failed = change(entries(status="aborted"), "run_stop", metadata={"status": "success"})
-    assert rules_of(errors(failed)) == ["eval_accuracy.target", "run_stop.status"]
-    odd = change(entries(), "run_stop", metadata={"status": "fine"})
-    assert [finding.rule for finding in found(odd)] == ["run_stop.status-word"]
 
 
 def late(records, epoch, moves):
@@ -245,17 +174,6 @@ def test_an_epoch_reported_a_second_time_after_run_stop_does_not_meet_the_target
     assert "run_stop.target-after" in rules_of(errors(log))
 
 
-def test_advice_about_schedule_samples_order_and_smoke_runs():
-    records = change(entries(), "train_samples", value=1277952)
-    assert rules_of(found(records)) == ["train_samples.count"]
-    records = [r for r in entries() if r["metadata"].get("epoch_num") != 8]
-    assert rules_of(found(records)) == ["eval.schedule"]
-    records = entries()
-    records[9], records[10] = records[10], records[9]
-    assert [(f.rule, f.line) for f in found(records)] == [("line.order", 11)]
-    assert "smoke_run" in rules_of(found(entries(smoke=True)))
-
-
 @pytest.mark.parametrize("key", ["submission_division", "submission_benchmark", "opt_name"])
 @pytest.mark.parametrize(
     "value", ["../" * 20 + "proc/self/cwd/evil", "nonsense/..", "", None, ["closed"], 7, "common"]
@@ -277,30 +195,6 @@ def test_a_log_on_which_the_stock_checker_ends_with_an_exception_is_reported(tmp
 
 
 # ---------------------------------------------------------------------------------------- round v0.6
-
-
-def v06(**changes):
-    """A minimal log of round v0.6: one epoch in one block, with one evaluation."""
-    names = ("submission_org", "submission_platform", "submission_poc_name", "submission_entry")
-    head = dict.fromkeys(names, "x")
-    head |= {"submission_division": "closed", "submission_status": "onprem", "submission_benchmark": "gnmt"}
-    head |= {"cache_clear": True, **dict.fromkeys(compiled("0.6.0", "any/gnmt"), 1)}
-    head |= {"opt_learning_rate_alt_decay_func": True, "opt_learning_rate_alt_warmup_func": False}
-    epoch, block = {"epoch_num": 1}, {"first_epoch_num": 1}
-    events = [("init_start", {}), ("init_stop", {}), ("run_start", {})]
-    events += [("block_start", {**block, "epoch_count": 1}), ("epoch_start", epoch), ("epoch_stop", epoch)]
-    events += [("eval_start", epoch), ("eval_accuracy", epoch), ("eval_stop", epoch), ("block_stop", block)]
-    events += [("run_stop", {"status": "success"})]
-    lines = [(key, {"value": value, "metadata": {}}) for key, value in {**head, **changes}.items()]
-    return with_accuracy(24.5, lines + [(key, {"value": None, "metadata": place}) for key, place in events])
-
-
-def with_accuracy(value, lines):
-    return [(key, {**body, "value": value} if key == "eval_accuracy" else body) for key, body in lines]
-
-
-def seconds(lines):
-    return "".join(f":::MLL {100 + n}.5 {key}: {json.dumps(body)}\n" for n, (key, body) in enumerate(lines))
 
 
 def both(lines, tmp_path):

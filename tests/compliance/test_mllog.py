@@ -13,10 +13,11 @@ import pytest
 
 from common.errors import UserError
 from compliance.log.check_log import check_log
+from compliance.log.logs import Record, read_log
 from compliance.log.preflight import newest_round
 from compliance.mllog import Run
 from lab.bench.harness import stock_checker
-from tests.compliance import llama_logs, made_logs
+from tests.compliance import llama_logs, made_logs, published_logs
 
 ROOT = Path(__file__).parents[2]
 CASES = list(made_logs.every_case())
@@ -42,9 +43,8 @@ def keys(path):
     return [record["key"] for record in records], records[-1]
 
 
-def write(case, path):
-    """Writes the log of a case's made-up header and results through `Run`."""
-    ruleset, _, _, _ = case
+def parts(case):
+    """The header and the results of a case's made-up log."""
     header, results = {}, []
     for record in made_logs.log(*case):
         if record["key"] == "eval_accuracy":
@@ -53,7 +53,13 @@ def write(case, path):
             header[record["key"]] = record["value"]
         elif record["key"] not in EVENTS:
             header.setdefault(record["key"], []).append((record["value"], record["metadata"]))
-    run = Run(path, header, ruleset=ruleset, tell=lambda finding: None)
+    return header, results
+
+
+def write(case, path):
+    """Writes the log of a case's made-up header and results through `Run`."""
+    header, results = parts(case)
+    run = Run(path, header, ruleset=case[0], tell=lambda finding: None)
     value = results[0]["value"] if results else 1
     with run:
         if len(results) > 1:  # metrics in records of their own
@@ -114,6 +120,46 @@ def test_success_without_a_met_target_needs_results_that_may_follow(tmp_path, cl
     assert keys(path)[1]["metadata"]["status"] == status
 
 
+def test_a_checkpoint_that_is_evaluated_later_gives_run_stop_the_time_of_its_update(tmp_path, clock):
+    """mlcommons/training_policies #596: training goes on, then the checkpoints are evaluated until one passes."""
+    case = next(one for one in CASES if one[2] == "qwen35_397b_grpo" and one[1] == "closed")
+    path, (header, results) = tmp_path / "result_0.txt", parts(case)
+    at, ((batch, _),) = results[0]["metadata"]["samples_count"], header["global_batch_size"]
+    with Run(path, header, ruleset=case[0], tee=False) as run:
+        for number in range(3):
+            run.checkpoint(1_800_000_000_000 + number * 60_000, samples_count=at + number * batch)
+        assert not run.evaluated(0.5, samples_count=at) and run.evaluated(0.8, samples_count=at + batch)
+    result, last = check_log(str(path), case[0]), keys(path)[1]
+    assert result.passes and not result.stock and not any(one.rule == "line.order" for one in result.findings)
+    assert (last["key"], last["time_ms"]) == ("run_stop", 1_800_000_060_000)
+    assert result.run.stopped == last["time_ms"] and result.run.to_converge == at + batch
+    with (
+        pytest.raises(UserError, match="stop the clock"),
+        Run(tmp_path / "b.txt", HEADER, ruleset="5.1.0") as run,
+    ):
+        run.checkpoint(samples_count=8)
+
+
+def test_the_output_of_the_program_goes_into_the_log_and_a_try_that_broke_off_aside(tmp_path):
+    path = tmp_path / "result_0.txt"
+    path.write_text(':::MLLOG {"key": "init_start"}\n')
+    code = (
+        "import json, os, sys\nfrom compliance.mllog import Run\n"
+        "with Run(sys.argv[1], json.loads(sys.argv[2]), ruleset='5.1.0', tee=True, again=True) as run:\n"
+        "    print('step 1 :::MLLOG x'); os.system('echo of a child >&2')\n"
+        "    run.evaluated(0.9, samples_count=1536)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path), json.dumps(HEADER)], cwd=ROOT, capture_output=True
+    )
+    assert done.returncode == 0 and done.stdout == b"step 1 :::MLLOG x\n" and b"of a child" in done.stderr
+    lines = path.read_text().splitlines()
+    assert {"step 1 ::MLLOG x", "of a child"} <= {*lines} and check_log(str(path), "5.1.0").passes
+    assert (tmp_path / "result_0.txt.1").read_text().count("init_start") == 1
+    with pytest.raises(UserError, match="a log holds one run"):
+        Run(path, HEADER, ruleset="5.1.0", again=True)  # it has ended
+
+
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt(), SystemExit(3)])
 def test_an_exception_is_written_and_goes_on(tmp_path, clock, error):
     path = tmp_path / "result_0.txt"
@@ -128,7 +174,8 @@ def test_an_exception_is_written_and_goes_on(tmp_path, clock, error):
 def test_a_signal_is_written_and_goes_on(tmp_path, name):
     path = tmp_path / "result_0.txt"
     code = (
-        "import json, sys, time\nfrom compliance.mllog import Run\n"
+        "import json, signal, sys, time\nfrom compliance.mllog import Run\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # It is ignored if nohup runs the tests.
         "with Run(sys.argv[1], json.loads(sys.argv[2]), ruleset='5.1.0'):\n    print('ready', flush=True)\n"
         "    time.sleep(60)\n"
     )
@@ -253,8 +300,8 @@ def run_page(folder, monkeypatch, *texts):
         exec(compile(text, "page.py", "exec"), names)
 
 
-def judged(path):
-    result = check_log(str(path), "6.0.0")
+def judged(path, ruleset):
+    result = check_log(str(path), ruleset)
     assert result.passes and result.met, result.findings
     assert [finding.rule for finding in result.findings] == []
 
@@ -263,10 +310,77 @@ def test_the_loop_of_jax_on_the_page(tmp_path, monkeypatch):
     pytest.importorskip("jax", reason="JAX is not installed")
     header = re.search(r"^BATCH.*?^}\n", blocks()["torch"], re.M | re.S)[0]
     run_page(tmp_path, monkeypatch, header, blocks()["jax"])
-    judged(tmp_path / "result_1.txt")
+    judged(tmp_path / "result_1.txt", "6.0.0")
 
 
 def test_the_loop_of_pytorch_on_the_page(tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     run_page(tmp_path, monkeypatch, blocks()["torch"])
-    judged(tmp_path / "result_0.txt")
+    judged(tmp_path / "result_0.txt", "6.1.0")
+
+
+def test_the_loop_of_numpy_on_the_page(tmp_path, monkeypatch):
+    header = re.search(r"^BATCH.*?^}\n", blocks()["torch"], re.M | re.S)[0]
+    run_page(tmp_path, monkeypatch, header, blocks()["numpy"])
+    judged(tmp_path / "result_2.txt", "5.1.0")
+
+
+# What published logs of v6.0 have on the clock and `Run` does not write: no rule of their rounds asks for it.
+_NOT_WRITTEN = {
+    "epoch_start",
+    "epoch_stop",
+    "run_duration",
+    "throughput",
+    "train_samples",
+    "tracked_stats",
+    "cache_clear",
+}
+
+
+# Logs of AMD's code, which give a block's first and last sample, and of NVIDIA's, which give a block's length twice.
+# (NVIDIA's own logs of v5.1, theia_ngpu8_ngc25.09_nemo, have the same keys and metadata as these.)
+@pytest.mark.parametrize(
+    ("folder", "lengths"),
+    [
+        ("AMD/results/MI350X_EPYC_9575F_primus/llama2_70b_lora", False),
+        ("MiTAC/results/MI325X_1node/llama31_8b", None),  # its results are 32 samples before its blocks' ends
+        ("Inventec/results/P9000IG7_ngc26.04_nemo/gpt_oss_20b", True),
+        ("CoreWeave/results/CoreWeave_GB300_2048x4/deepseekv3_671b", True),
+    ],
+)
+def test_it_writes_what_published_logs_write_of_the_same_run(folder, lengths, tmp_path, clock):
+    """Keys on the clock, their events and metadata, and the places of results and blocks."""
+    source = published_logs.folder() / "v6.0" / folder / "result_0.txt"
+    theirs = [one for one in read_log(source, "6.0.0") if isinstance(one, Record)]
+    start = next(at for at, one in enumerate(theirs) if one.key == "run_start")
+    header = {one.key: one.value for one in theirs[:start] if not one.key.startswith("init_")}
+    path = tmp_path / "result_0.txt"
+    with Run(path, {"train_samples": 1, **header}, ruleset="6.0.0", tell=lambda finding: None) as run:
+        step = {}
+        for one in theirs[start:]:
+            step = (
+                {"step": one.metadata["step"]} if one.key == "eval_start" and "step" in one.metadata else step
+            )
+            if one.key == "eval_accuracy":
+                run.evaluated(one.value, samples_count=one.metadata["samples_count"], **step)
+    ours = [one for one in read_log(path, "6.0.0") if isinstance(one, Record)]
+
+    def told(records):
+        on = records[next(at for at, one in enumerate(records) if one.key == "run_start") :]
+        names = [(one.key, one.event_type) for one in on if one.key not in _NOT_WRITTEN]
+        return names, [one.metadata.get("samples_count") for one in on if one.key == "eval_accuracy"]
+
+    assert told(ours)[1] == told(theirs)[1]
+    assert dict.fromkeys(told(ours)[0]) == dict.fromkeys(told(theirs)[0])
+    assert [one for one in told(ours)[0] if one[0] != "block_start" and one[0] != "block_stop"] == [
+        one for one in told(theirs)[0] if one[0] != "block_start" and one[0] != "block_stop"
+    ]
+    bounds = [[one.metadata["samples_count"] for one in log if one.key in ("block_start", "block_stop")]
+              for log in (ours, theirs)]  # fmt: skip
+    if lengths is not None:
+        mine, given = (list(zip(one[::2], one[1::2])) for one in bounds)
+        assert given == ([(stop - start,) * 2 for start, stop in mine] if lengths else mine)
+    first = {one.key: set(one.metadata) - {"file", "lineno"} for one in reversed(ours)}
+    for one in theirs[start:]:
+        if one.key in first and one.key.startswith("eval_"):
+            assert set(one.metadata) - {"file", "lineno"} <= first[one.key], one.key

@@ -41,7 +41,7 @@ def lab(tmp_path):
         return [
             *(str(tmp_path / "runs"), "--org", "Other_Lab", "--system", "box", "--ruleset", ruleset),
             *("--description", str(described), "--code", str(code.parent)),
-            *("--implementation", "torch", "--implementation-json", str(implementation)),
+            *("--implementation", "torch", "--implementation_json", str(implementation)),
         ]
 
     return make
@@ -194,7 +194,7 @@ def test_the_implementation_is_named_after_the_framework(tmp_path, framework, na
     assert other_logs.implementation_name(described) == name
 
 
-def test_a_longer_name_of_the_organisation_is_the_same(lab, tmp_path):
+def test_a_longer_name_of_the_organization_is_the_same(lab, tmp_path):
     words = lab("5.1.0", org="Inventec Corporation")
     words[words.index("--org") + 1] = "Inventec"
     assert call(words, tmp_path / "out") == 0

@@ -1,8 +1,6 @@
 """Tests power logs: energies beside the stock tool's own functions, and what the rules ask of readings."""
 
-import argparse
 import io
-import json
 import math
 import os
 import random
@@ -12,12 +10,14 @@ from statistics import fmean
 
 import pytest
 
-from common.errors import UserError
-from compliance.power import checks, command, power_logs
+from compliance.power import checks, power_logs
+from compliance.power.energies import energies
 from compliance.submission.runs import read_run
+from compliance.submission.scores import score_directory
 from compliance.submission.tree import judge_tree
 from tests.compliance import result_logs, submission_trees
 from tests.compliance.submission_trees import BENCHMARK, SYSTEM, record
+from timetotrain.cli import main
 
 START, SECONDS = 1000, 300  # of the made runs: run_start in ms, and their length
 
@@ -212,7 +212,7 @@ def test_measured_switches_count_by_the_rules_and_not_for_the_stock_tool(tmp_pat
     place = folder(tmp_path)
     for run in range(10):
         (place / "power" / f"result_{run}" / "sw_0.txt").write_text(log(watts=100))
-    row = command.row_of(place, "5.0.0")
+    row = energies(score_directory(place, "5.0.0"))
     assert row.by_rules[0] == pytest.approx(800 * SECONDS, rel=0.01)
     assert row.by_stock[0] == pytest.approx(700 * SECONDS, rel=0.01)
     assert "counts nothing for sw_0" in found(place)["power.energy"]
@@ -265,35 +265,23 @@ def test_a_folder_without_any_power_log_is_refused(tmp_path):
     assert outcome.verdict.answer == "no-go" and "power" in outcome.verdict.line
 
 
-# ------------------------------------------------------------------------------------------- the verb
+# ------------------------------------------------------------------------------------------- the scores
 
 
-def call(*words):
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args([str(word) for word in words]))
-
-
-def test_power_prints_both_energies_and_both_scores(tmp_path, capsys):
+def test_scores_tell_both_energies_and_what_is_remarkable(tmp_path, capsys):
     place = result_logs.write_results(tmp_path, "resnet", minutes=10)
     for one in sorted(place.glob("result_*.txt")):
-        run = read_run(one)
         target = place / "power" / one.stem / "node_0.txt"
         target.parent.mkdir(parents=True)
         watts = 500 if one.stem == "result_1" else 700
-        target.write_text(log(600, first=round(run.run_start) - 5000, watts=watts))
-    assert call(tmp_path) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("dgx-1/resnet: energy in kJ\n") and "W a node" in text
-    assert call(tmp_path, "--format=json") == 0
-    (row,) = json.loads(capsys.readouterr().out)
+        target.write_text(log(600, first=round(read_run(one).run_start) - 5000, watts=watts))
+    measured = energies(score_directory(place))
     # All runs take ten minutes: the first and last are left out.
-    kept = [one["joules"] for one in row["runs"]][1:4]
-    assert row["score_joules"] == pytest.approx(fmean(kept)) and row["remarks"] == []
-    assert row["stock_score_joules"] == pytest.approx(row["score_joules"], rel=0.01)
-
-
-def test_a_tree_without_power_is_said(tmp_path):
-    result_logs.write_results(tmp_path, "resnet")
-    with pytest.raises(UserError, match="name a tree with power logs"):
-        call(tmp_path)
+    assert measured.score == pytest.approx(fmean(measured.by_rules[1:4])) and measured.remarks == ()
+    assert measured.stock_score == pytest.approx(measured.score, rel=0.01)
+    main(["scores", str(place)])
+    said = next(line for line in capsys.readouterr().out.splitlines() if "energy" in line)
+    assert said.endswith(f"resnet: {measured.line}")
+    assert f"energy {measured.score / 1000:,.1f} kJ by the rules" in said
+    (place / "power" / "result_3" / "node_0.txt").rename(place / "power" / "result_3" / "node_7.txt")
+    assert "names of the power logs of 1 of 5 runs" in energies(score_directory(place)).line

@@ -8,12 +8,15 @@ import yaml
 
 from common.errors import UserError
 from compliance import explain
+from compliance.described_rules import describe_key
 from compliance.findings import texts
 from compliance.hints import hint
 from compliance.log import rules
 from compliance.log.predicates import compile_predicate, describe
 from compliance.log.rules import load
 from compliance.log.whole_run import Story
+from compliance.rule_changes import as_text, changes
+from timetotrain.cli import main
 
 STOCK = Path(importlib.util.find_spec("mlperf_logging").submodule_search_locations[0]) / "compliance_checker"
 OWN = ("tsm_kinetics", "mnist", "ptb")
@@ -30,7 +33,7 @@ def test_every_file_compiles_and_can_be_described(ruleset, name):
     assert rules.load(ruleset, name)["source"]
     for rule in compiled.values():
         assert rule.occurs in ("exactly_one", "at_least_one", "optional", {"at_least": 2})
-        assert isinstance(explain.describe_key(rule.spec), dict)
+        assert isinstance(describe_key(rule.spec), dict)
 
 
 def stock_file(ruleset, name):
@@ -139,6 +142,32 @@ def test_the_first_word_near_a_known_name_is_the_hint(words, otherwise, end):
 def test_equal_rules_of_rounds_that_follow_one_another_are_one_line():
     said = explain.explain("gradient_accumulation_steps.occurs")
     assert "1.0.0-6.1.0" in said and "0.7.0" not in said
+
+
+def test_what_changed_between_two_rounds_is_made_of_both_rounds_rules():
+    later = {one.subject: one for one in changes("flux1", "5.1.0", "6.1.0")}
+    assert later["config_filename"].old == "" and "exactly one" in later["config_filename"].said
+    assert later["evaluation_frequency"].said == "value = eval_interval_samples; was 262144"
+    points = later["batch sizes with a convergence point, and the least mean there"]
+    assert "1024" in points.old and "1024 " not in points.new
+    assert "mxfp6" in as_text("llama31_8b", "6.0.0", "6.1.0") and "seed" not in later
+    assert "no rules" in as_text("qwen35_397b_grpo", "6.0.0", "6.1.0")
+    with pytest.raises(UserError, match="is not earlier"):
+        changes("flux1", "6.1.0", "6.1.0")
+
+
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        (["resnet", "--since=1.0"], "resnet closed: what 4.0.0 changed since 1.0.0"),
+        (["ssd", "--since=v2.1.0"], "ssd closed: what 4.1.0 changed since 2.1.0"),
+        (["resnet"], "resnet closed, ruleset 0.7.0"),
+        (["llama31_8b", "--ruleset=6.0", "--since=5.1"], "llama31_8b closed: what 6.0.0 changed since 5.1.0"),
+    ],
+)
+def test_rounds_have_short_names_and_changes_end_at_the_newest_round(capsys, words, start):
+    assert main(["rules", *words]) == 0
+    assert capsys.readouterr().out.startswith(start)
 
 
 def test_every_wording_belongs_to_a_rule_that_can_be_explained():

@@ -99,13 +99,7 @@ def test_a_folder_with_too_few_or_failed_runs_has_no_score(tmp_path):
     assert few[0].results[made.BENCHMARK].card.score is None
     assert "takes 10 runs, here are 3" in few[0].remarks[0]
     logs = [made.log(index, status="aborted" if index < 2 else "success") for index in range(10)]
-    assert "at most one may fail" in rows(made.tree(tmp_path / "b", logs=logs))[0].remarks[0]
-
-
-def test_power_is_said_to_be_elsewhere(tmp_path):
-    org = tree(tmp_path)
-    (org / "results" / made.SYSTEM / made.BENCHMARK / "power").mkdir()
-    assert any("timetotrain power has it" in note for one in rows(org) for note in one.remarks)
+    assert "at most one may: run_stop.status" in rows(made.tree(tmp_path / "b", logs=logs))[0].remarks[0]
 
 
 def test_the_command_prints_and_writes_the_table(tmp_path, capsys):

@@ -1,1 +1,0 @@
-"""Reviews a round: several uploads merged, every verdict, factor and convergence point in one table."""
