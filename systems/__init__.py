@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from systems.hardware import detect
+from systems.hardware import detect, missing
 
-__all__ = ["LOCAL", "detect", "load", "names", "read", "size"]
+__all__ = ["LOCAL", "detect", "load", "missing", "names", "read", "size"]
 
 LOCAL = "local"  # the current machine: detected on request, never read from a file
 _HERE = Path(__file__).parent

@@ -25,12 +25,13 @@ def detect(root: Path = Path("/")) -> tuple[dict[str, str], list[str]]:
         **parse_gpus(machine_tools.nvidia_smi(*_GPU_FIELDS)), **_software(machine_tools.text(root / "etc/os-release")),
     }  # fmt: skip
     description = {name: fields.get(name, "") for name in NAMES}
-    missing = [
-        field.name
-        for field in FIELDS
-        if not description[field.name] and not _means_nothing(field.name, description)
-    ]
-    return description, missing
+    return description, missing(description)
+
+
+def missing(description: dict[str, str]) -> list[str]:
+    """Returns the names of the empty fields that a person must fill in."""
+    empty = [field.name for field in FIELDS if not description[field.name]]
+    return [name for name in empty if not _means_nothing(name, description)]
 
 
 def _means_nothing(name: str, description: dict[str, str]) -> bool:

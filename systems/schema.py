@@ -20,7 +20,7 @@ class Field:
 # Names and order: mlcommons/logging `mlperf_logging/system_desc_checker/system_desc_checker.py` (required_fields, the
 # same in all rulesets from 0.6.0 to 6.1.0).
 FIELDS: tuple[Field, ...] = (
-    Field("submitter", "organisation that submits", needed=True),
+    Field("submitter", "organization that submits", needed=True),
     Field("division", "closed or open", needed=True),
     Field("status", "availability of the system", needed=True),
     Field("system_name", "name in the results table", needed=True),
@@ -60,13 +60,18 @@ DIVISIONS = ("closed", "open")
 _SHORT = ("cloud", "onprem", "preview", "research")
 # mlperf_logging/compliance_checker/training_*/common.yaml (submission_status) up to 3.1.0, and
 # system_desc_checker.py (availability_options) from 4.0.0.
-_LONG = ("Available on-premise", "Available cloud", "Research, Development, or Internal (RDI)", "Preview")
+_LONG = ("Available cloud", "Available on-premise", "Preview", "Research, Development, or Internal (RDI)")
 
 # Placeholders that submitters forget to replace, as seen in published v0.6 and v0.7 descriptions.
 _PLACEHOLDERS = frozenset({"todo", "tbd", "fixme", "xxx", "-", "?", "n/a", "na", "none", "null", "cpuname"})
 _NEVER_PLACEHOLDER = frozenset(
     {"hw_notes", "sw_notes", "accelerator_model_name"}
 )  # "none" and "N/A" carry information
+# The fields that system_desc_checker.py joins into a table row. Every round accepts numbers in the others.
+IN_TABLE = frozenset(
+    ("submitter", "system_name", "host_processor_model_name", "host_processor_core_count")
+    + ("accelerator_model_name", "accelerators_per_node", "framework")
+)
 # Longer strings are no count, and Python refuses to parse very long ones.
 _COUNT = re.compile(r"[0-9]{1,18}")
 # Forty published v0.7 descriptions give the software stack as an object of versions; the stock tools accept it.
@@ -85,6 +90,12 @@ def statuses(ruleset: str = "0.7.0") -> tuple[str, ...]:
     return tuple(word for word in _SHORT if word != "preview") if (major, minor) < (0, 7) else _SHORT
 
 
+def status_in(ruleset: str, status: object) -> str:
+    """Returns a short status ("onprem") in the words of a round; anything else unchanged, as text."""
+    known = statuses(ruleset)
+    return known[_SHORT.index(status)] if known == _LONG and status in _SHORT else str(status)
+
+
 def validate(description: object, ruleset: str = "0.7.0", *, submission: bool = True) -> list[str]:
     """Lists a description's faults, one sentence each that names the field and the fix; [] if there are none.
 
@@ -97,12 +108,17 @@ def validate(description: object, ruleset: str = "0.7.0", *, submission: bool = 
     return problems + placeholders(description)
 
 
-def errors(description: dict, ruleset: str = "0.7.0", *, submission: bool = True) -> list[str]:
-    """The faults of `validate` without placeholders, which many published descriptions contain."""
+def errors(
+    description: dict, ruleset: str = "0.7.0", *, submission: bool = True, logged: object = None
+) -> list[str]:
+    """The faults of `validate` without placeholders, which many published descriptions contain.
+
+    `logged`: the word for the availability that the system's logs have, which decides between two words of the round.
+    """
     problems = _misnamed(description)
     for field in FIELDS:
         if field.name in description and not _is_placeholder(field, description[field.name]):
-            problems += _wrong_value(field, description[field.name], ruleset, submission)
+            problems += _wrong_value(field, description[field.name], ruleset, submission, logged)
     return problems
 
 
@@ -132,27 +148,39 @@ def _misnamed(description: dict) -> list[str]:
         if near:
             problems.append(f"{name}: missing, but there is {near[0]!r}; rename it to {name!r}")
         else:
-            problems.append(f'{name}: missing; add it, with "" if the value is not known')
+            field = next(one for one in FIELDS if one.name == name)
+            unknown = "" if field.needed else ', or "" if it is not known'
+            problems.append(f"{name}: missing; add it: {field.about}{unknown}")
     return problems
 
 
-def _wrong_value(field: Field, value: object, ruleset: str, submission: bool) -> list[str]:
+def _wrong_value(field: Field, value: object, ruleset: str, submission: bool, logged: object) -> list[str]:
     name = field.name
     if field.name in _MAY_BE_OBJECT and isinstance(value, dict):
         return []
     if not isinstance(value, str):
-        quoted = f'write "{value}"' if isinstance(value, (int, float)) else "write a string"
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and (whole or not field.counts)
+        if fits and name not in IN_TABLE | {"division", "status"}:
+            return []
+        quoted = (
+            f'write "{value}"' if fits else 'write digits, e.g. "8"' if field.counts else "write a string"
+        )
         return [f"{name}: {_kind(value)}, and every field is a string; {quoted}"]
     text = value.strip()
     if not text:
         if not (submission and field.needed):
             return []
-        return [f"{name}: empty; a submission must give it ({field.about})"]
+        return [f"{name}: empty; give it, as a submission must: {field.about}"]
     if field.counts and not (_COUNT.fullmatch(text) and (int(text) > 0 or "accel" in name)):
         return [f'{name}: {text[:40]!r} is not a whole number; write digits only, e.g. "8" ({field.about})']
     allowed = {"division": DIVISIONS, "status": statuses(ruleset)}.get(name)
     if allowed and value not in allowed:
-        near = get_close_matches(text, allowed, n=1, cutoff=0.6)
+        near = get_close_matches(text, allowed, n=2, cutoff=0.6)
+        if name == "status" and logged in _SHORT and allowed is _LONG:
+            near = [_LONG[_SHORT.index(logged)]]
+        elif len(near) == 2:
+            near = []  # "available" is near to two words
         fix = f"write {near[0]!r}" if near else f"write one of {', '.join(map(repr, allowed))}"
         return [f"{name}: {text[:60]!r} is not a word that ruleset {ruleset} knows; {fix}"]
     return []

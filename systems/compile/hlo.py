@@ -1,4 +1,4 @@
-"""Extracts an optimised program's costs: time by kind and by layer, collectives, copies, kernels by library.
+"""Extracts an optimized program's costs: time by kind and by layer, collectives, copies, kernels by library.
 
 The TPU compiler writes "estimated_cycles", its scheduler's estimate, into most instructions. Collectives, custom calls
 and scalar operations have none. A loop's body is counted once per iteration if the number is known.
@@ -6,6 +6,7 @@ and scalar operations have none. A loop's body is counted once per iteration if 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ COPIES = ("copy", "transpose")
 
 
 class Program(hlo_text.Program):
-    """An optimised program: which instructions run, how often, and the kind of work they do."""
+    """An optimized program: which instructions run, how often, and the kind of work they do."""
 
     def __init__(self, text: str):
         super().__init__(text)
@@ -231,6 +232,30 @@ def kernels(program: Program) -> dict:
         "matrix_types": dict(types),
         "wide_matrices": dict(wide),
     }
+
+
+def matrix_flops(program: Program) -> int:
+    """FLOPs of a GPU program's products and of cuDNN's attention, each as often as it runs, 2 for a multiply-add.
+
+    Attention is two products forward and five backward; a causal kernel computes half of each. Convolutions are left
+    out, and so are products in cuBLAS's calls, which a compiler without a device does not choose.
+    """
+    total = 0
+    for one, times in program.scheduled():
+        for product in program.matrices(one):
+            if product.opcode == "dot":
+                dims = product.attribute(r"lhs_contracting_dims=\{([\d,]*)\}").split(",")
+                left = program.named[product.operands[0]].shape
+                total += times * 2 * math.prod(product.shape) * math.prod(left[int(d)] for d in dims if d)
+        target = (
+            one.attribute(r'custom_call_target="__cudnn\$fmha([^"]+)"') if one.opcode == "custom-call" else ""
+        )
+        if target:
+            query, key = (program.named[name].shape for name in one.operands[:2])
+            products = 5 if target.endswith("Backward") else 2
+            half = 2 if "CAUSAL" in one.rest else 1
+            total += times * products * 2 * math.prod(query) * key[1] // half
+    return total
 
 
 def _named(one: Instruction) -> str:

@@ -115,7 +115,7 @@ def compiled(
         compiled for one.
       say: prints a line of progress.
       results: where reports are kept, by program, target, replicas and compiler version.
-      keep: folder for the optimised program's text; if given, the program is always recompiled.
+      keep: folder for the optimized program's text; if given, the program is always recompiled.
       benchmark: the benchmark that owns the report; default: the one that the manifest names, or "other".
 
     Returns:

@@ -63,7 +63,9 @@ def _read(place: Path, *_version: int) -> Kept:
             else:
                 programs[name_of(content)] = content
         except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UserError(f"{place}: line {number} is no result ({error!r}); restore the file") from error
+            raise UserError(
+                f"{place}: line {number} is not a result ({error!r}); restore the file"
+            ) from error
     return Kept(presets, programs)
 
 

@@ -129,6 +129,11 @@ def target(kind: str, devices: int) -> Target:
     )
 
 
+def bandwidth(kind: str) -> float:
+    """Bytes per second of a GPU's memory, by its data sheet."""
+    return _GPUS[kind].bandwidth
+
+
 def kind_of_preset(config: Any) -> str:
     """A preset's device kind: `kind_of` its machine, and whether its replicas are whole TPU v4 chips.
 

@@ -1,7 +1,7 @@
 """Compiles one program for absent devices: python -m systems.compile.worker REQUEST.json RESULT.json
 
 It runs in its own process, in an environment with jax and the device's compiler. A request names the exported program,
-the platform, the topology and the number of replicas. The result holds the compiler's own figures; the optimised
+the platform, the topology and the number of replicas. The result holds the compiler's own figures; the optimized
 program's text goes into a file.
 """
 
@@ -31,7 +31,7 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
       request: "artifact", "program" (its manifest entry), "platform", "topology", "target_config", "chip_config",
-        "replicas" and "text" (path for the optimised program).
+        "replicas" and "text" (path for the optimized program).
     """
     os.environ.update(_ENVIRONMENT)
     # The runtime of a local GPU (make gpu); jax accepts only one.
@@ -75,7 +75,7 @@ def compile_program(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_text(executable: Any, place: Path) -> str:
-    """Writes the optimised program's text; returns the reason if it cannot, else ''.
+    """Writes the optimized program's text; returns the reason if it cannot, else ''.
 
     libtpu's programs for v6e may contain an asynchronous operation with several operands, which jaxlib 0.10.2 cannot
     read.

@@ -1,4 +1,4 @@
-"""Lists the accelerators that the law knows, and recognises one by the name that a description gives it.
+"""Lists the accelerators that the law knows, and recognizes one by the name that a description gives it.
 
 data/accelerators.json holds an entry per accelerator: peaks in FLOP/s (dense), bytes and bytes/s of its memory, the
 board's limit in watts, accelerators of a host, patterns of its names from the special to the general, and the source of
@@ -22,12 +22,22 @@ _DATA = Path(__file__).parent / "data/accelerators.json"
 # Names that say nothing of the accelerator: submitters who leave the field to the system's name, and hosts without one.
 _VAGUE = ("", "tpu", "none", "n a", "null")
 MOST = 1 << 17  # Accelerators of the largest machine.
-# Beginnings of accelerators' names by maker; their runs share its software.
-_MAKERS = {
-    "Google": ("TPU",), "AMD": ("MI", "RX"), "Intel": ("Gaudi",), "Huawei": ("Ascend",),
-    "Graphcore": ("Bow", "IPU"),
-    "NVIDIA": ("V100", "A100", "A10", "A30", "A40", "RTX", "L4", "H100", "H200", "GH", "GB", "B200", "B300"),
+# Beginnings of accelerators' names by maker and family; runs on one maker's share software, a family's an architecture.
+_FAMILIES = {
+    "Google": {"TPU": ("TPU",)},
+    "AMD": {"MI200": ("MI2",), "MI300": ("MI3",), "MI": ("MI",), "RX": ("RX",)},
+    "Intel": {"Gaudi": ("Gaudi",)}, "Huawei": {"Ascend": ("Ascend",)}, "Graphcore": {"IPU": ("Bow", "IPU")},
+    "NVIDIA": {
+        "Volta": ("V100",), "Ampere": ("A100", "A10", "A30", "A40", "RTX A"), "Ada": ("RTX 40", "L4"),
+        "Hopper": ("H100", "H200", "GH"), "Blackwell": ("GB", "B200", "B300", "RTX Pro", "RTX 50"), "RTX": ("RTX",),
+    },
 }  # fmt: skip
+_SERIES = re.compile(r"\b(rtx|rx|tpu|gaudi|ipu|ascend)(v?\d)", re.I)
+# Words that drivers write before a board's name: they are the maker's, or say nothing.
+_BRANDS = re.compile(
+    r"^(?:(?:nvidia|amd|intel(?:\(r\))?|google|huawei|graphcore|geforce|instinct|radeon|quadro|tesla|cloud)\W+)+",
+    re.I,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +69,29 @@ def table() -> dict[str, dict[str, Any]]:
     return json.loads(_DATA.read_text(encoding="utf-8"))
 
 
+def _kin(name: str) -> tuple[str, str]:
+    bare = _SERIES.sub(r"\1 \2", _BRANDS.sub("", name))
+    for maker_, families in _FAMILIES.items():
+        for family_, starts in families.items():
+            if bare.casefold().startswith(tuple(start.casefold() for start in starts)):
+                return maker_, family_
+    first = name.split()[0] if name.split() else ""
+    return next((one for one in _FAMILIES if one.casefold() == first.casefold()), name), name
+
+
 @functools.cache
 def maker(name: str) -> str:
     """The maker of an accelerator; a processor, or an accelerator that nobody knows, is a maker of its own."""
-    return next((one for one, starts in _MAKERS.items() if name.startswith(starts)), name)
+    return _kin(name)[0]
 
 
-def recognise(description: Mapping[str, Any]) -> str:
+@functools.cache
+def family(name: str) -> str:
+    """The family of an accelerator, whose members share an architecture; an unknown one is a family of its own."""
+    return _kin(name)[1]
+
+
+def recognize(description: Mapping[str, Any]) -> str:
     """The accelerator's name in `chips` for a description; "" if none fits.
 
     A vague model name, as "TPU", gives way to the system's name; a host without accelerators to its processor's.
@@ -88,24 +114,21 @@ def recognise(description: Mapping[str, Any]) -> str:
 def named(text: str) -> str:
     """The accelerator whose name stands in a text; "" if none does. The first pattern of the list that fits counts."""
     plain = re.sub(r"[^a-z0-9]+", " ", text.lower())
+    # People also write RTX4090 and TPUv6e.
+    plain = _SERIES.sub(r"\1 \2", plain)
     for name, entry in table().items():
         if any(re.search(rf"(?<![a-z0-9]){pattern}(?![0-9])", plain) for pattern in entry["names"]):
             return name
     return ""
 
 
-def chip(
-    name: str, description: Mapping[str, Any], given: Given, notes: list[str], assume: bool = False
-) -> dict[str, Any]:
+def chip(name: str, description: Mapping[str, Any], given: Given, notes: list[str]) -> dict[str, Any]:
     """The entry of a description's accelerator with its `name`, and the user's figures in place of its own.
 
     Raises UserError: the accelerator is unknown, and `given` lacks a figure.
     """
     model = str(description.get("accelerator_model_name") or "")
-    known = recognise(description)
-    if not known and not model and assume:
-        known = "V100-SXM2"
-        notes.append(f"{name}: accelerator_model_name is empty: V100-SXM2")
+    known = recognize(description)
     if known:
         entry = dict(table()[known]) | {"name": known}
         if re.sub(r"\W", "", known.lower()) not in re.sub(r"\W", "", model.lower()):
@@ -142,7 +165,7 @@ def _unknown(name: str, model: str, given: Given) -> dict[str, Any]:
         text = f"{model!r} is unknown" if model else "empty"
         raise UserError(
             f"{name}: accelerator_model_name: {text}; give {flags} of the accelerator, or one of "
-            f"{', '.join(known_names())}" + ("" if model else ", or --assume for V100-SXM2")
+            f"{', '.join(known_names())}"
         )
     peak = given.peak * 1e12
     return {

@@ -1,29 +1,40 @@
-"""Whether a benchmark's model fits into the memory of a number of accelerators.
+"""Whether a benchmark fits into the memory of a machine, and how its accelerators divide the work.
 
-The bytes of weights, gradients and optimizer state are a lower bound of what a run needs: activations come on top.
-A run divides them among its accelerators (sharded state, tensor and pipeline parallelism).
+data/benchmarks.json has, for each benchmark, what a run must hold at least: parameters and bytes of state for each (16
+for Adam in mixed precision: Rajbhandari et al., ZeRO, 2020, section 3.1; 2 for the frozen weights of a fine-tuning),
+embedding tables, the activations of one example (of language models with recomputation: the layers' inputs alone; of
+this project's networks as compiled), and the working set of a layer and the loss. `source` names where it comes from,
+`estimated` the fields that follow from the layers' sizes alone. `data` has a source and a basis of estimates too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-# Parameters by benchmark, and bytes for each: 16 for training with Adam in mixed precision (weights and gradients of
-# two bytes, master weights and two moments of four: Rajbhandari et al., ZeRO, 2020, section 3.1); 2 for the frozen
-# weights of a fine-tuning, whose adapters are small. Sizes: the benchmarks' names, and mlcommons/training's README
-# of each.
-_MODELS = {
-    "llama2_70b_lora": (70e9, 2), "llama31_8b": (8e9, 16), "llama31_405b": (405e9, 16), "gpt3": (175e9, 16),
-    "gpt_oss_20b": (21e9, 16), "deepseekv3_671b": (671e9, 16), "flux1": (11.9e9, 16), "bert": (0.34e9, 16),
-    "stable_diffusion": (0.865e9, 16),
-}  # fmt: skip
+from systems.forecast import accelerators, scores
+
+_PATH = Path(__file__).parent / "data/benchmarks.json"
+_FREE = 0.92  # Share of an accelerator's memory that a program gets.
+_COPIES = (
+    4  # Bytes of a parameter's 16-bit weight and gradient, which are not sharded over replicas at first.
+)
+
+
+@functools.cache
+def facts() -> dict[str, dict[str, Any]]:
+    """data/benchmarks.json."""
+    return json.loads(_PATH.read_text(encoding="utf-8"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Bytes that a model's state needs, and those that the accelerators have; `why` says it in words."""
+    """Bytes that a run needs at least, and those that the accelerators have; `why` says it in words."""
 
     needed: float
     held: float
@@ -34,14 +45,119 @@ class Fit:
         return self.needed <= self.held
 
 
-def fit(benchmark: str, chip: Mapping[str, Any], accelerators: int) -> Fit | None:
-    """Whether a benchmark's state fits; None if its size or the accelerator's memory is not known."""
-    if benchmark not in _MODELS or not chip.get("memory"):
+def fit(benchmark: str, chip: Mapping[str, Any], many: int, batch: float | None = None) -> Fit | None:
+    """Whether a benchmark fits; None if its size or the accelerator's memory is not known.
+
+    With a batch, of this project's networks, the activations of a whole batch must fit: they do not accumulate.
+    """
+    row = facts().get(benchmark, {})
+    if not {"parameters", "tables"} & {*row} or not chip.get("memory"):
         return None
-    parameters, each = _MODELS[benchmark]
-    needed, held = parameters * each, chip["memory"] * accelerators
-    why = (
-        f"{parameters / 1e9:g} billion parameters at {each} bytes need {needed / 1e9:,.0f} GB; "
-        f"{accelerators} x {chip['name']} have {held / 1e9:,.0f}"
+    state = row.get("parameters", 0) * row.get("state", 0) + row.get("tables", 0)
+    example, shared = row.get("example", 0.0), "tensor" in row
+    # Networks that cannot be divided hold a copy on each accelerator.
+    copies = 1 if shared or "tables" in row else many
+    acts = example * (batch if batch and not shared else copies)
+    needed, held = copies * state + acts + row.get("working", 0), chip["memory"] * many
+    parts = (
+        [f"{row['parameters'] / 1e9:.3g} billion parameters at {row['state']} bytes"]
+        if "parameters" in row
+        else []
     )
-    return Fit(needed, held, why)
+    parts += [f"embedding tables of {row['tables'] / 1e9:.1f} GB"] if "tables" in row else []
+    more = acts + row.get("working", 0)
+    parts += [f"activations of {_gb(more)}{' (estimated)' if row.get('estimated') else ''}"] if more else []
+    which = "at least" if shared or "tables" in row else "about"
+    text = f"{', '.join(parts)} need {which} {_gb(needed)}; {many} x {chip['name']} have {_gb(held)}"
+    if batch and example and not shared and needed > held:
+        most = max(0, int((held - copies * state) / example))
+        text += f"; a batch of at most {most:,} fits without accumulation"
+    return Fit(needed, held, text + (_beside(benchmark, row, held) if needed <= held else ""))
+
+
+def _beside(benchmark: str, row: Mapping[str, Any], held: float) -> str:
+    """What was measured, and a warning if every published system of the benchmark has more memory."""
+    known = accelerators.table()
+    sizes = [
+        (known[one.chip]["memory"] * one.accelerators, f"{one.accelerators} x {one.chip}")
+        for one in scores.rows()
+        if one.benchmark == benchmark and known[one.chip].get("memory")
+    ]
+    text = ""
+    if found := row.get("measured"):
+        text += f"; measured: {_gb(found['bytes'])} on {found['many']} {found['on']} ({found['source']})"
+    if (sizes and held < min(sizes)[0] / 2) or (found and held < found["bytes"]):
+        text += "; WARNING: it may run out of memory"
+        text += f": the smallest published system has {_gb(min(sizes)[0])} ({min(sizes)[1]})" if sizes else ""
+    return text
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.0f} GB" if size >= 10e9 else f"{size / 1e9:.2g} GB"
+
+
+@dataclasses.dataclass(frozen=True)
+class Division:
+    """How a step is divided: numbers of parts by kind, examples of a micro-batch, micro-batches of a step, and the
+    bytes that an accelerator holds. `sharded`: weights and gradients are divided over the data-parallel replicas too.
+    """
+
+    data: int
+    tensor: int
+    pipeline: int
+    context: int
+    expert: int
+    micro: int
+    accumulation: int
+    sharded: bool
+    held: float
+
+    def told(self) -> str:
+        """The division in words."""
+        parts = [f"{name} {n}" for name, n in dataclasses.asdict(self).items() if name in _KINDS and n > 1]
+        text = ", ".join(parts) or "one accelerator"
+        steps = f", accumulation {self.accumulation}" if self.accumulation > 1 else ""
+        shards = ", weights sharded" if self.sharded else ""
+        return f"{text}, micro-batch {self.micro}{steps}{shards}: {self.held / 1e9:.0f} GB each"
+
+
+_KINDS = ("data", "tensor", "pipeline", "context", "expert")
+
+
+def divide(benchmark: str, chip: Mapping[str, Any], many: int, per_node: int, batch: int) -> Division | None:
+    """The division with the fewest model-parallel parts that fits and divides the batch; None if none does, or the
+    benchmark's activations or the accelerator's memory are not known.
+    """
+    row = facts().get(benchmark, {})
+    if "parameters" not in row or "example" not in row or not chip.get("memory"):
+        return None
+    twos, found = [1 << i for i in range(15)], []
+    within = [n for n in twos if n <= min(row.get("tensor", 1), per_node)]
+    deep = [n for n in twos if n <= 16] if "tensor" in row else [1]
+    for tensor, pipeline, context in itertools.product(within, deep, deep[:4]):
+        parts = tensor * pipeline * context
+        if many % parts or batch % (many // parts):
+            continue
+        data = many // parts
+        for micro, sharded in itertools.product(
+            (4, 2, 1) if "tensor" in row else (batch // data,), (False, True)
+        ):
+            if batch % (data * micro):
+                continue
+            held = _each(row, (data, tensor, pipeline, context), micro, sharded)
+            if held <= _FREE * chip["memory"]:
+                expert = min(row.get("experts", 1), data) if row.get("experts") else 1
+                numbers = (data, tensor, pipeline, context, expert, micro, batch // data // micro)
+                found.append(((parts, sharded, -micro), Division(*numbers, sharded, held)))
+    return min(found, key=lambda one: one[0])[1] if found else None
+
+
+def _each(row: Mapping[str, Any], parts: tuple[int, ...], micro: int, sharded: bool) -> float:
+    """Bytes that an accelerator holds."""
+    data, tensor, pipeline, context = parts
+    copies = min(_COPIES, row["state"])
+    weights = row["parameters"] / (tensor * pipeline)
+    state = weights * (row["state"] - copies) / (data * context) + weights * copies / (
+        data * context if sharded else 1
+    )
+    return state + (micro * row["example"] + row.get("working", 0)) / (tensor * context)

@@ -11,7 +11,9 @@ import csv
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,7 +47,7 @@ class Power(scores.Score):
 def powers() -> tuple[Power, ...]:
     """The published power results of systems with a published score."""
     results = []
-    known = {(r.round, r.org, r.system, r.benchmark): r for r in scores.rows()}
+    known = {(r.round, r.org, r.system, r.benchmark): r for r in scores.published()}
     with (_DATA / "power.csv").open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             name = scores.title(row["benchmark"], row["round"])
@@ -103,13 +105,32 @@ def energy(
 
 @dataclasses.dataclass(frozen=True)
 class Offer:
-    """A seller's price: USD per accelerator and hour, for at least `of` accelerators, and its date and source."""
+    """A seller's price: USD per accelerator and hour, for `of` to `most` accelerators; its kind (on demand, spot,
+    marketplace, reservation), date and source.
+    """
 
     seller: str
     usd: float
     of: int = 1
     date: str = ""
     source: str = ""
+    most: int = accelerators.MOST
+    kind: str = ""
+
+    def billed(self, many: int) -> int:
+        """Accelerators that a run on `many` pays for: whole multiples of `of`."""
+        return -(-many // self.of) * self.of
+
+    @property
+    def told(self) -> str:
+        """The price with seller, kind and date; one that is older than a year says so."""
+        match = re.match(r"(\d{4})-?(\d\d)?", self.date)
+        old = (
+            match
+            and date.today().year * 12 + date.today().month - int(match[1]) * 12 - int(match[2] or 12) > 12
+        )
+        words = (self.seller, self.kind, self.date, "older than a year" if old else "")
+        return f"{self.usd:.2f} ({', '.join(filter(None, words))})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,29 +139,26 @@ class Price:
 
     offers: tuple[Offer, ...]
 
-    @property
-    def ends(self) -> tuple[float, float]:
-        """USD per accelerator and hour of the cheapest and of the dearest offer."""
-        return self.offers[0].usd, self.offers[-1].usd
-
     def dollars(self, many: int, minutes: float) -> tuple[float, float]:
-        """Dollars of a run on `many` accelerators, of the cheapest and of the dearest offer."""
-        low, high = self.of(many).ends
-        return low * many * minutes / 60, high * many * minutes / 60
+        """Dollars of a run on `many` accelerators, of the cheapest and of the dearest offer, as they bill."""
+        bills = [one.usd * one.billed(many) * minutes / 60 for one in self.offers]
+        return min(bills), max(bills)
 
-    def of(self, many: int) -> Price:
-        """The offers for so few accelerators; all, if the smallest offer is larger."""
-        small = tuple(one for one in self.offers if one.of <= many)
-        return Price(small or self.offers)
+    def for_count(self, many: int) -> Price | None:
+        """The offers for so many accelerators, by their bills; None if there is none. Those that bill more
+        accelerators come only if no offer bills exactly so many.
+        """
+        bookable = [one for one in self.offers if one.billed(many) <= one.most]
+        exact = [one for one in bookable if one.billed(many) == many] or bookable
+        return Price(tuple(sorted(exact, key=lambda one: one.usd * one.billed(many)))) if exact else None
 
-    def told(self) -> str:
-        """The sellers, dates and prices in words."""
-        first, last = self.offers[0], self.offers[-1]
-        ends = [first] if first == last else [first, last]
-        text = " to ".join(
-            f"{one.usd:.2f} ({', '.join(filter(None, (one.seller, one.date)))})" for one in ends
-        )
-        return f"{text} USD an accelerator and hour"
+    def told(self, many: int) -> str:
+        """The prices in words, with sellers, kinds, dates, and how many accelerators they bill if more than `many`."""
+        ends = [
+            one.told + (f", billed for {one.billed(many)}" if one.billed(many) > many else "")
+            for one in (self.offers[0], self.offers[-1])
+        ]
+        return f"{' to '.join(dict.fromkeys(ends))} USD an accelerator and hour"
 
 
 def spread(ends: Sequence[float]) -> str:
@@ -152,7 +170,7 @@ def spread(ends: Sequence[float]) -> str:
 def prices(path: Path | None = None) -> dict[str, Price]:
     """The prices of data/prices.json by accelerator, or of a file: {"date": ..., "prices": {accelerator: entry}}.
 
-    An entry is a number, [number, source], or a list of {"usd", "seller", "of", "date", "source"}.
+    An entry is a number, [number, source], or a list of {"usd", "seller", "of", "most", "kind", "date", "source"}.
 
     Raises UserError: the file is no such table.
     """
@@ -180,14 +198,17 @@ def _entries(entry: Any) -> list[dict[str, Any]]:
     return [entry if isinstance(entry, dict) else {"usd": entry}]
 
 
-def _offer(row: dict[str, Any], place: str, date: str) -> Offer:
+def _offer(row: dict[str, Any], place: str, day: str) -> Offer:
     usd, of = row.get("usd"), row.get("of", 1)
     if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 < usd < 1e6:
         raise UserError(f"{place}: {usd!r} is not a price")
     if isinstance(of, bool) or not isinstance(of, int) or not 0 < of < 1e6:
         raise UserError(f"{place}: of: {of!r} is not a number of accelerators")
-    words = [str(row.get(field, "")) for field in ("seller", "date", "source")]
-    return Offer(words[0], float(usd), of, words[1] or date, words[2])
+    most = row.get("most", accelerators.MOST)
+    if isinstance(most, bool) or not isinstance(most, int) or most < of:
+        raise UserError(f"{place}: most: {most!r} is not a number of accelerators")
+    words = [str(row.get(field, "")) for field in ("seller", "date", "source", "kind")]
+    return Offer(words[0], float(usd), of, words[1] or day, words[2], most, words[3])
 
 
 def price(chip: str, given: float | None, path: Path | None) -> Price | None:

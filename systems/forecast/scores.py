@@ -62,25 +62,38 @@ def descriptions() -> tuple[dict[str, str], ...]:
 
 
 @functools.cache
-def rows() -> tuple[Score, ...]:
-    """The published scores of machines with accelerators."""
+def published() -> tuple[Score, ...]:
+    """Every row of the tables whose machine has accelerators, copies included."""
     known = {(r["round"], r["org"], r["system"]): r for r in descriptions()}
-    scores = []
+    found = []
     for path in files():
         with path.open(encoding="utf-8") as lines:
             for row in csv.DictReader(lines):
                 chip = _chip(row["system"], known.get((row["round"], row["org"], row["system"])))
                 if chip and not accelerators.table()[chip].get("host"):
-                    scores.append(_score(row, chip))
-    scores += [
+                    found.append(_score(row, chip))
+    found += [
         Score("paper", "Training Kinetics", f"summit-{n}", "tsm_kinetics", "V100-SXM2", 6 * n, seconds / 60)
         for n, seconds in KINETICS.items()
     ]
-    return tuple(scores)
+    return tuple(found)
+
+
+@functools.cache
+def rows() -> tuple[Score, ...]:
+    """The published scores, once each, in the order of the rounds.
+
+    A score of the same benchmark and number of accelerators that equals another one to four decimals is the same runs:
+    submitters send old results again, or one result under several names.
+    """
+    first: dict[tuple[str, int, str], Score] = {}
+    for row in sorted(published(), key=lambda row: row.year):
+        first.setdefault((row.benchmark, row.accelerators, f"{row.minutes:.4f}"), row)
+    return tuple(first.values())
 
 
 def _chip(system: str, description: dict[str, str] | None) -> str:
-    found = accelerators.recognise(description) if description else ""
+    found = accelerators.recognize(description) if description else ""
     return found or _UNDESCRIBED.get(system[:4], "")
 
 

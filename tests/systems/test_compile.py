@@ -15,9 +15,9 @@ from common.errors import UserError
 from systems.compile import document, run, series, store, worker
 from systems.compile.targets import kind_of_preset, target
 from tests.systems.test_compile_hlo import PROGRAM
-from timetotrain.forecast import compile as command
-from timetotrain.forecast import presets
-from timetotrain.forecast.cli import main
+from timetotrain.machines import compile as command
+from timetotrain.machines import presets
+from timetotrain.machines.command import main
 
 RAW = {
     "compile_seconds": 1.0,
@@ -115,7 +115,7 @@ def test_a_program_that_cannot_be_read_has_its_memory(
     answering(monkeypatch, tmp_path / "results", RAW | {"unread": "INTERNAL: async-update"})
     assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 0
     said = capsys.readouterr().out
-    assert "fits" in said and "not read    the optimised program's text: INTERNAL: async-update" in said
+    assert "fits" in said and "not read    the optimized program's text: INTERNAL: async-update" in said
     record = {"benchmark": "resnet", "system": "s", "kind": "tpu-v6e", "replicas": 8, "programs": {}}
     report = {"unread": "no", "needed_bytes": 2**20, "device_bytes": 2**21, "fits": True}
     monkeypatch.setattr(series, "reports", lambda *_: {"train": report})
@@ -268,7 +268,7 @@ def test_kept_results_name_the_presets_of_today() -> None:
     """A prediction takes the kind of device and the lengths of batches from the record, not from the preset."""
     for benchmark in store.benchmarks():
         for system, record in store.read(benchmark).presets.items():
-            config = presets.of(benchmark)[system]
+            config = presets.load(benchmark)[system]
             assert (record["benchmark"], record["kind"]) == (benchmark, kind_of_preset(config))
             assert tuple(record.get("lengths", ())) == tuple(getattr(config, "bucket_limits", ()))
 
@@ -309,7 +309,7 @@ def _keep_some(results: pathlib.Path, writer: int) -> None:
 
 def test_a_damaged_line_of_results_is_one_line(tmp_path: pathlib.Path) -> None:
     (tmp_path / "ssd.jsonl").write_text('{"preset": {"system": "v100-8"}}\n{"program": {"digest": "0"}}\n')
-    with pytest.raises(UserError, match=r"ssd\.jsonl: line 2 is no result .*; restore the file"):
+    with pytest.raises(UserError, match=r"ssd\.jsonl: line 2 is not a result .*; restore the file"):
         store.read("ssd", tmp_path)
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from common.config import benchmarks
 from gnmt import attention
 from systems.compile import hlo, series
-from timetotrain.forecast import presets
+from timetotrain.machines import presets
 
 PROGRAM = """HloModule m, replica_count=8
 

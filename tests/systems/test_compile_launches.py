@@ -61,3 +61,26 @@ def test_a_loop_of_unknown_length_counts_once_and_says_so() -> None:
     found = launches.launches(hlo.Program(PROGRAM.replace("KNOWN, ", "")))
     assert found["kernels"] == 2 + 2 and found["loops"][0]["turns"] == 0
     assert any("1 x unknown turns of 2 kernels" in line for line in launches.lines(found))
+
+
+def test_products_and_a_causal_attention_are_counted() -> None:
+    text = """HloModule m
+
+ENTRY %main (x: bf16[4,8], y: bf16[8,16], q: bf16[1,32,4,8], k: bf16[1,64,2,8]) -> bf16[4,16] {
+  %x = bf16[4,8]{1,0} parameter(0)
+  %y = bf16[8,16]{1,0} parameter(1)
+  %q = bf16[1,32,4,8]{3,2,1,0} parameter(2)
+  %k = bf16[1,64,2,8]{3,2,1,0} parameter(3)
+  %a = (bf16[1,4,32,8]{3,1,2,0}, f32[1,4,32]{2,1,0}, u8[0]{0}) custom-call(%q, %k, %k), CALL
+  ROOT %d = bf16[4,16]{1,0} dot(%x, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+    call = 'custom_call_target="__cudnn$fmhaSoftmax", backend_config={"fmha": {"mask_type": "CAUSAL"}}'
+    scores, product = 2 * 4 * 32 * 64 * 8, 2 * 4 * 8 * 16
+    counted = {
+        call: product + 2 * scores // 2,
+        call.replace("CAUSAL", "NO_MASK"): product + 2 * scores,
+        call.replace("Softmax", "SoftmaxBackward"): product + 5 * scores // 2,
+    }
+    for one, flops in counted.items():
+        assert hlo.matrix_flops(hlo.Program(text.replace("CALL", one))) == flops

@@ -11,7 +11,7 @@ import pytest
 from common.config import benchmarks
 from common.config.schema import RunConfig
 from systems.compile import series
-from timetotrain.forecast import presets
+from timetotrain.machines import presets
 
 POD = "tpu-v3-2048"
 SLOTS = {"lars": 1, "sgd": 1, "adam": 2, "lazy_adam": 2}
@@ -66,7 +66,7 @@ def test_a_core_holds_its_share_of_the_slots(benchmark: str) -> None:
     held, weights = report["argument_bytes"], report["argument_bytes"]["weight"]
     whole = SLOTS[config.optimizer.name] * weights
     assert held["slot"] <= whole / config.num_replicas * 1.1
-    # The optimised program's arguments have no room for more of them.
+    # The optimized program's arguments have no room for more of them.
     assert report["memory"]["argument"] - sum(held.values()) <= whole / 10
 
 
@@ -88,14 +88,14 @@ def test_batch_norm_sums_over_the_preset_s_groups(benchmark: str) -> None:
         assert sizes <= {cores, config.partitions, config.num_replicas, 0}, config.system
 
 
-def test_rows_are_exchanged_by_neighbours() -> None:
+def test_rows_are_exchanged_by_neighbors() -> None:
     config, report = of_pod("ssd")
     rows = [row for row in report["collectives"] if row["operation"] == "collective-permute"]
     near = [row for row in rows if set(row["distances"]) <= {-1, 1}]
     assert {move for row in near for move in row["distances"]} == {-1, 1}
     # Every core but the last of its group sends down, or every one but the first up.
     assert {row["groups"] for row in near} == {config.num_groups * (config.partitions - 1)}
-    # Farther go only the rows of the smallest maps, of which a neighbour alone has too few.
+    # Farther go only the rows of the smallest maps, of which a neighbor alone has too few.
     assert sum(row["bytes"] for row in near) > 0.99 * sum(row["bytes"] for row in rows)
 
 

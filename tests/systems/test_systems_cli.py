@@ -11,7 +11,7 @@ import systems
 import timetotrain.cli
 from compliance.log import rules
 from systems import schema
-from timetotrain.forecast.cli import main
+from timetotrain.machines.command import main
 
 
 def test_list_names_every_system(capsys):
@@ -30,7 +30,11 @@ def test_show(capsys):
 def test_detect_writes_a_draft_that_validates(tmp_path, capsys):
     path = tmp_path / "here.json"
     assert main(["detect", "-o", str(path)]) == 0
-    assert "submitter" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "submitter" in said and "framework " in said and json.loads(path.read_text())["framework"] == ""
+    assert main(["detect", "--framework=numpy", "-o", str(path)]) == 0
+    assert json.loads(path.read_text())["framework"].startswith("numpy ")
+    assert "framework " not in capsys.readouterr().err
     assert main(["validate", "--draft", str(path)]) == 0
     assert main(["validate", str(path)]) == 1
     assert "submitter: empty" in capsys.readouterr().out
@@ -41,7 +45,7 @@ def test_validate_takes_the_newest_round(tmp_path, capsys):
     assert rules.RULESETS[-1] == schema.NEWEST
     path = tmp_path / "box.json"
     path.write_text(json.dumps(systems.load("dgx-1") | {"submitter": "x", "division": "closed"}))
-    assert main(["validate", "--ruleset", "0.7.0", str(path)]) == 0
+    assert main(["validate", "--ruleset", "v0.7", str(path)]) == 0
     capsys.readouterr()
     assert main(["validate", str(path)]) == 1
     assert "Available on-premise" in capsys.readouterr().out
@@ -65,6 +69,7 @@ def test_validate_answers_bad_files_with_one_line(tmp_path, capsys, content):
         ["validate", "/nonexistent.json"],
         ["validate", "/"],
         ["detect", "-o", "/"],
+        ["detect", "--framework=no-such-package"],
         ["validate", "--ruleset", "zero", "x.json"],
         ["validate", "--ruleset", "²", "x.json"],
     ],
@@ -77,7 +82,7 @@ def test_bad_arguments_are_one_line_and_status_2(arguments, capsys):
 
 def test_nothing_imports_tensorflow_and_a_closed_pipe_is_no_error():
     code = (
-        "import sys; from timetotrain.forecast.cli import main; main(['list']); main(['detect']); "
+        "import sys; from timetotrain.machines.command import main; main(['list']); main(['detect']); "
         "sys.exit('tensorflow' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

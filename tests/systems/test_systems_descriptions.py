@@ -6,14 +6,15 @@ import pytest
 
 import systems
 from common.errors import UserError
-from systems.schema import FIELDS, NAMES, statuses, validate
+from systems.schema import FIELDS, IN_TABLE, NAMES, status_in, statuses, validate
 
 ASKED_FOR = [
     *(f"tpu-v3-{cores}" for cores in (32, 128, 256, 512, 1024, 2048, 8192)),
     *(f"tpu-v4-{cores}" for cores in (16, 128, 512)),
+    "tpu-v5p-16",
     *(f"tpu-{kind}-{chips}" for kind in ("v5e", "v6e") for chips in (16, 256)),
     *(
-        "h100-1", "h100-8", "h200-1", "h200-8", "b200-8", "v100-8", "dgx-1", "dgx-2h", "cpu-cluster-1024",
+        "h100-1", "h100-8", "h200-1", "h200-8", "b200-1", "b200-8", "v100-8", "dgx-1", "dgx-2h", "cpu-cluster-1024",
         "demo", "local",
     ),
     *(f"dgx-2h-{nodes}" for nodes in (4, 10, 16, 32, 60, 64)),
@@ -54,7 +55,7 @@ def test_the_size_in_the_name_is_the_size_in_the_file(name):
         assert (nodes, accelerators) == (int(number), 6 * int(number))  # tsm_kinetics, section 4.1
     elif family == "dgx-2h":
         assert (nodes, accelerators) == (int(number), 16 * int(number))
-    elif name in ("h100-1", "h200-1"):
+    elif name in ("h100-1", "h200-1", "b200-1"):
         assert (nodes, accelerators) == (1, 1)
     elif name in ("v100-8", "h100-8", "h200-8", "b200-8", "dgx-1", "dgx-2h"):
         assert (nodes, accelerators) == (1, 16 if name == "dgx-2h" else 8)
@@ -117,11 +118,15 @@ def test_a_missing_field_is_named(name):
     ],
 )
 def test_a_value_that_is_no_string_is_named(name, value, kind):
-    (problem,) = validate({**good(), name: value})
-    assert problem.startswith(f"{name}: ") and kind in problem
+    problems = validate({**good(), name: value})
+    if value == 8 and value is not True and name not in IN_TABLE | {"division", "status"}:
+        assert problems == []  # the stock tools take a number where no table shows the field
+    else:
+        (problem,) = problems
+        assert problem.startswith(f"{name}: ") and kind in problem
 
 
-def test_a_misspelt_field_is_recognised():
+def test_a_misspelled_field_is_recognized():
     description = good()
     description["divison"] = description.pop("division")
     (problem,) = validate(description)
@@ -164,3 +169,11 @@ def test_status_words_change_with_the_round():
 def test_a_description_that_is_no_object(value):
     (problem,) = validate(value)
     assert "33 fields" in problem
+
+
+def test_a_short_status_gets_the_rounds_words():
+    short = ("onprem", "cloud", "research", "preview")
+    assert tuple(status_in("3.1.0", word) for word in short) == short
+    long = ("Available on-premise", "Available cloud", "Research, Development, or Internal (RDI)", "Preview")
+    assert tuple(status_in("6.1.0", word) for word in short) == long and set(long) == set(statuses("6.1.0"))
+    assert status_in("6.1.0", "odd") == "odd"
