@@ -21,7 +21,9 @@ from timetotrain.verbs import VERBS, Verb
 PROG = "timetotrain"
 # Verbs that read the user's own configuration, which may name modules in the current folder. The other verbs read
 # files from strangers and must not import modules from there: an unpacked archive may contain one.
-_FINDS_OWN = ("run", "search", "study", "launch", "forecast", "rent", "completion")
+_FINDS_OWN = ("run", "search", "study", "launch", "forecast", "completion")
+# Verbs of earlier versions, and what does their work now.
+_GONE = {"rent": "forecast BENCHMARK --rent", "why": "compare LOG LOG"}
 ALLOW_PLUGINS = "--allow_plugins"
 
 
@@ -38,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A terminal that cannot show a character shows an escape instead.
     sys.stdout.reconfigure(errors="backslashreplace")
     name, *words = argv
+    if name in _GONE:
+        raise UserError(f"{name}: is now `{PROG} {_GONE[name]}`")
     if name not in VERBS:
         raise UserError(f"{name}: no verb of {PROG}{near(name, list(VERBS))}; see {PROG} --help")
     if "" not in sys.path and (name in _FINDS_OWN or ALLOW_PLUGINS in words):

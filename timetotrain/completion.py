@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 
 import shtab
 
 from common.config import automatic, benchmarks, fields
+from common.config.rules import with_every_field
 from common.errors import UserError
 from timetotrain import flags
 from timetotrain.cli import PROG, parser
@@ -66,9 +66,7 @@ def _add_benchmarks(parser: argparse.ArgumentParser) -> None:
         added = flags.add(command, RunFlags, {"system": [automatic.NAME, *module.PRESETS]})
         for flag, path in flags.paths(RunFlags).items():
             added[flag].complete = _PATHS[path]  # type: ignore[attr-defined]
-        config = module.Config()
-        config = dataclasses.replace(config, optimizer=config.optimizer.every_field())
-        for field in fields.describe(config):
+        for field in fields.describe(with_every_field(module.Config())):
             choices = ("true", "false") if field.kind == "true or false" else None
             meaning = field.meaning.replace("%", "%%")
             action = command.add_argument(f"--config.{field.path}", choices=choices, help=meaning)

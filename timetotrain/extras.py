@@ -13,13 +13,13 @@ EXTRAS = {
     "": ("jinja2", "mlperf_logging", "shtab", "yaml"),
     "train": (
         *("PIL", "absl", "av", "google", "h5py", "jax", "jaxlib", "matplotlib", "ml_collections", "numpy"),
-        *("optuna", "pycocotools", "tensorflow", "tf_keras", "tqdm"),
+        *("optuna", "py3langid", "pycocotools", "tensorflow", "tf_keras", "tqdm"),
         "tensorboard",  # Comes with tensorflow.
     ),
     "export": ("google", "numpy", "onnx", "safetensors", "tf2onnx"),
     "text": (
         *("ai_edge_litert", "backports", "google", "numpy", "official", "sacrebleu", "sacremoses"),
-        "subword_nmt",
+        *("subword_nmt", "tokenizers"),
     ),
 }
 

@@ -7,7 +7,7 @@
 #   NEXP        runs, each with its own seed          (1)
 #   SEED        seed of the first run                 (the preset's; 0 with several runs)
 #   RESULT_DIR  folder of the results                 (results)
-#   LAUNCHER    local, slurm, horovodrun, mpirun, tpu-vm or none   (auto: the preset's, see docs/reliability.md)
+#   LAUNCHER    local, slurm, mpirun, tpu-vm or none   (auto: the preset's, see docs/reliability.md)
 #   GENERATE=0  take DATA_DIR as it is for cpu-tiny too; 1 generates its data there   (1)
 #   PRINT_COMMAND=1   print the command, run nothing
 #   CLEAR_CACHES=1    drop the system's page cache before each run (needs root)

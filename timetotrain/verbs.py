@@ -47,18 +47,9 @@ VERBS = {
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
     "compare": Verb("two runs side by side", "compliance.report.compare"),
     "borrow": Verb("which hyperparameters may be taken over after the deadline", "compliance.changes.borrow"),
-    "diff": Verb(
-        "two submissions, or one sent again: what changed, and what may", "compliance.changes.difference"
-    ),
-    "settings": Verb(
-        "settings in logs next to the configuration files that the logs name", "compliance.code.settings"
-    ),
-    "power": Verb("the energy of runs, by the rules and by the stock tool", "compliance.power.command"),
-    "review": Verb("a round: uploads merged, all verdicts, scores and points", "compliance.review.command"),
-    "why": Verb("why one run takes longer than another, term by term", "timetotrain.forecast.why"),
     "package": Verb("build the submission of your results", "compliance.packaging.package"),
-    "systems": Verb("list, show, detect and validate machines", "timetotrain.forecast.cli", ()),
-    "forecast": Verb("how long a run takes on a machine that you lack", "timetotrain.forecast.forecast"),
-    "rent": Verb("which machines to rent for a run, by cost, time or energy", "timetotrain.forecast.rent"),
+    "systems": Verb("list, show, detect and validate machines", "timetotrain.machines.command", ()),
+    "plan": Verb("what a round admits, what its runs take and cost", "timetotrain.forecast.plan"),
+    "forecast": Verb("how long a run takes on a machine, and which to rent", "timetotrain.forecast.forecast"),
     "completion": Verb("print the completion of a shell", "timetotrain.completion"),
 }

@@ -9,7 +9,7 @@ import pytest
 
 import timetotrain
 from common.config import benchmarks
-from common.errors import UserError
+from common.errors import Parser, UserError
 from timetotrain import cli
 from timetotrain.verbs import VERBS, Verb
 
@@ -89,3 +89,14 @@ def test_a_closed_pipe_is_no_traceback():
         check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
+
+
+def test_dashes_within_a_flag_are_underscores():
+    parser = Parser(prog="x")
+    parser.add_argument("--data_dir")
+    parser.add_argument("--full-tree", action="store_true")
+    parser.add_argument("rest", nargs="*")
+    known = parser.parse_args(["--data-dir=a-b", "--full-tree", "--", "--data-dir"])
+    assert vars(known) == {"data_dir": "a-b", "full_tree": True, "rest": ["--data-dir"]}
+    with pytest.raises(UserError, match="--data-dri"):
+        parser.parse_args(["--data-dri=x"])

@@ -14,7 +14,7 @@ from timetotrain.use import data
 SOURCES = {
     "resnet": custom_sources.photographs, "ssd": custom_sources.objects, "maskrcnn": custom_sources.objects,
     "transformer": custom_sources.sentences, "gnmt": custom_sources.sentences,
-    "tsm_kinetics": custom_sources.clips,
+    "tsm_kinetics": custom_sources.clips, "llama31_8b": custom_sources.text,
 }  # fmt: skip
 LIBRARIES = {"gnmt": "sacremoses", "transformer": "official"}
 

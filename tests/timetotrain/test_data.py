@@ -10,7 +10,7 @@ from common.config import benchmarks, data_description
 from common.data import baselines, folder_conversion, tfrecords
 from common.data.bucketing import least_padding
 from common.data.report import Report
-from common.detection import voc
+from common.detection import picture_files
 from common.errors import UserError
 from resnet import custom_data as resnet_data
 from resnet import images
@@ -37,19 +37,19 @@ def test_photographs(tmp_path, capsys):
     config, description = checked("resnet", out)
     assert description.labels == ("blue", "red") and description.defaults == {}
     assert (config.num_classes, config.num_train_examples, config.num_eval_examples) == (2, 18, 2)
-    cut, empty = description.broken
+    empty, cut = description.broken
     assert "cut.jpg: no whole picture" in cut and empty.endswith("green: no pictures in it")
     said = capsys.readouterr()
     assert "cut.jpg" in said.err and "18 for training, 2 for evaluation, 2 classes" in said.out
     page = (out / "data.html").read_text()
-    assert "cut.jpg" in page and "train: red" in page and page.count("data:image/png") == 14
+    assert "cut.jpg" in page and "train: red" in page and page.count("data:image/png") == 18
     assert "http" not in page  # Nothing is loaded from elsewhere.
 
 
 def test_labels_in_the_records_are_the_description_s(tmp_path, monkeypatch):
     monkeypatch.setattr(baselines, "sided", lambda *_: True)
     source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
-    assert convert("resnet", source, out, "--no-page") == 0
+    assert convert("resnet", source, out, "--no_page") == 0
     labels, defaults = data_description.read(out).labels, data_description.read(out).defaults
     assert defaults == {"data.flip": False}
     for path in sorted(out.glob("train-*")):
@@ -93,7 +93,7 @@ def test_boxes_without_masks_are_for_ssd_and_no_picture_is_read(tmp_path, capsys
 
 def test_perfect_detections_of_two_own_classes_score_one(tmp_path):
     source, out = custom_sources.objects(tmp_path / "pictures", 20), tmp_path / "out"
-    assert convert("ssd", source, out, "--no-page", "--eval-part", "0.5") == 0
+    assert convert("ssd", source, out, "--no_page", "--eval_part", "0.5") == 0
     config, _ = checked("ssd", out)
     content = json.loads((out / config.data.annotations).read_text())
     count, most = len(content["images"]), config.detections
@@ -137,7 +137,7 @@ def test_a_picture_is_the_one_beside_its_annotation(tmp_path):
     for name in ("cats/1.xml", "dogs/1.xml", "Annotations/2.xml", "Annotations/3.xml"):
         (tmp_path / name).write_text(text + "</bndbox></object></annotation>")
     report = Report()
-    content = voc.read(tmp_path, report).content
+    content = picture_files.voc(tmp_path, report).content
     assert [image["file_name"] for image in content["images"]] == [
         "JPEGImages/2.jpg",
         "cats/1.jpg",
@@ -150,7 +150,7 @@ def test_a_picture_is_the_one_beside_its_annotation(tmp_path):
 def test_pascal_vocs_boxes_are_cocos(tmp_path):
     folder, coco = custom_sources.voc(tmp_path / "voc"), custom_sources.objects(tmp_path / "coco")
     for source, out in ((folder, "a"), (coco, "b")):
-        assert convert("ssd", source, tmp_path / out, "--no-page") == 0
+        assert convert("ssd", source, tmp_path / out, "--no_page") == 0
     checked("ssd", tmp_path / "a")
     boxes = []
     for out in ("a", "b"):
@@ -175,7 +175,7 @@ def test_sentence_pairs(tmp_path, benchmark, tabs):
         sources = [tmp_path / "pairs.tsv"]
         sources[0].write_text("".join("\t".join(pair) + "\n" for pair in lines if any(pair)))
     out = tmp_path / "out"
-    assert convert(benchmark, *sources, out, "--vocabulary-size", 200) == 0
+    assert convert(benchmark, *sources, out, "--vocabulary_size", 200) == 0
     config, description = checked(benchmark, out)
     assert description.split == {"train": 285, "eval": 15}
     assert "line 301: a side is empty" in description.broken[0]
@@ -193,7 +193,7 @@ def with_a_long_pair(folder, words):
     sources, held = custom_sources.sentences(folder / "text"), custom_sources.sentences(folder / "held", 5)
     for path in held:
         path.write_text(path.read_text() + " ".join(["bad"] * words) + "\n")
-    return [*sources, folder / "out", "--eval", *held, "--vocabulary-size", 200, "--no-page"]
+    return [*sources, folder / "out", "--eval", *held, "--vocabulary_size", 200, "--no_page"]
 
 
 def test_a_long_sentence_to_evaluate_on_is_one_line(tmp_path, capsys):
@@ -201,8 +201,8 @@ def test_a_long_sentence_to_evaluate_on_is_one_line(tmp_path, capsys):
     words = with_a_long_pair(tmp_path, 200)
     assert convert("transformer", *words) == 2
     said = capsys.readouterr().err
-    assert "has 401 subwords, a packed row 128: 'bad bad " in said and "give --max-length=401" in said
-    assert convert("transformer", *words, "--max-length", 401) == 0
+    assert "has 401 subwords, a packed row 128: 'bad bad " in said and "give --max_length=401" in said
+    assert convert("transformer", *words, "--max_length", 401) == 0
 
 
 def test_a_search_has_room_for_the_longest_reference(tmp_path):
@@ -223,24 +223,6 @@ def test_clips(tmp_path):
     assert "train: left" in (out / "data.html").read_text()
 
 
-@pytest.mark.parametrize("names", ["to the left\nto the right\n", "1 to the right\n0 to the left\n"])
-def test_numbered_classes_of_clips_get_their_names(tmp_path, names):
-    source, out = custom_sources.clips(tmp_path / "clips"), tmp_path / "out"
-    videos = sorted(source.glob("*/*.mp4"))
-    rows = [f"{path.relative_to(source)},{int(path.parent.name == 'right')}" for path in videos]
-    (source / "clips.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
-    (source / "classes.txt").write_text(names)
-    assert convert("tsm_kinetics", source / "clips.csv", out, "--no-page") == 0
-    assert checked("tsm_kinetics", out)[1].labels == ("to the left", "to the right")
-
-
-def test_a_list_of_names_without_a_class_is_refused(tmp_path, capsys):
-    source = custom_sources.clips(tmp_path / "clips", 2)
-    (tmp_path / "names.txt").write_text("left to the left\n")
-    assert convert("tsm_kinetics", source, tmp_path / "out", "--names", tmp_path / "names.txt") == 2
-    assert "names.txt: no line for class right" in capsys.readouterr().err
-
-
 def test_an_interrupted_conversion_is_refused_by_a_run_and_finished_by_the_same_command(
     tmp_path, monkeypatch
 ):
@@ -254,12 +236,12 @@ def test_an_interrupted_conversion_is_refused_by_a_run_and_finished_by_the_same_
         return write(path, records)
 
     monkeypatch.setattr(tfrecords, "write", interrupted)
-    assert convert("resnet", source, out, "--no-page") == 130
+    assert convert("resnet", source, out, "--no_page") == 130
     with pytest.raises(UserError, match="has not finished"):
         data_description.read(out)
     monkeypatch.setattr(tfrecords, "write", write)
     times = [path.stat().st_mtime_ns for path in written]
-    assert convert("resnet", source, out, "--no-page") == 0
+    assert convert("resnet", source, out, "--no_page") == 0
     assert [path.stat().st_mtime_ns for path in written] == times
     checked("resnet", out)
 
@@ -269,8 +251,8 @@ def test_interrupted_text_is_converted_again(tmp_path, monkeypatch):
     sources, out = custom_sources.sentences(tmp_path / "text"), tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(folder_conversion, "finish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert convert("gnmt", *sources, out, "--no-page", "--vocabulary-size", 200) == 130
-    assert convert("gnmt", *sources, out, "--no-page", "--vocabulary-size", 200) == 0
+        assert convert("gnmt", *sources, out, "--no_page", "--vocabulary_size", 200) == 130
+    assert convert("gnmt", *sources, out, "--no_page", "--vocabulary_size", 200) == 0
     checked("gnmt", out)
 
 
@@ -284,7 +266,7 @@ def _nothing(folder):
     [
         ("resnett", custom_sources.photographs, [], "did you mean resnet"),
         ("resnet", _nothing, [], "no images"),
-        ("resnet", custom_sources.photographs, ["--eval-part", "1.5"], "--eval-part=1.5"),
+        ("resnet", custom_sources.photographs, ["--eval_part", "1.5"], "--eval_part=1.5"),
         ("ssd", _nothing, [], "no annotations; expected COCO's JSON"),
         ("ssd", custom_sources.objects, ["--annotations", "/nowhere.json"], "/nowhere.json: No such file"),
         ("tsm_kinetics", _nothing, [], "no videos"),
@@ -297,19 +279,11 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, capsys, benchmark, make, w
     assert len([line for line in said if line.startswith("error: ")]) == 1 and message in said[-1]
 
 
-def test_too_many_broken_files_end_the_conversion(tmp_path, capsys):
-    source = custom_sources.photographs(tmp_path / "photos", 4)
-    (source / "red" / "cut.jpg").write_bytes(b"")
-    assert convert("resnet", source, tmp_path / "out", "--most-broken", 0) == 2
-    assert "1 broken file, --most-broken=0" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_of_other_files_is_left_as_it_is(tmp_path):
     source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
     out.mkdir()
     (out / "letter.txt").write_text("dear")
-    assert convert("resnet", source, out, "--no-page") == 2
+    assert convert("resnet", source, out, "--no_page") == 2
     assert [path.name for path in out.iterdir()] == ["letter.txt"]
 
 
@@ -347,3 +321,13 @@ def test_only_the_folders_of_listed_pictures_are_searched_for_others(tmp_path):
     rows, report = images.listed(tmp_path / "list.csv", Report()), Report()
     resnet_data._report_unlisted(tmp_path / "list.csv", rows[:1], report)
     assert report.said("skipped") == [f"a picture that the list does not name: 1, such as {tmp_path}/a/2.png"]
+
+
+def test_show_writes_the_page_alone_with_what_was_chosen(tmp_path, capsys):
+    source = custom_sources.photographs(tmp_path / "photos")
+    assert convert("resnet", source, tmp_path / "out", "--show") == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.html", "photos"]
+    page = (tmp_path / "out.html").read_text()
+    assert page.count("<figure>") > 17 and "split, chosen" in page
+    said = capsys.readouterr().err
+    assert "chosen: split: 0.1 of each class held out, by the converter (--eval_part, --seed)" in said

@@ -1,16 +1,16 @@
 """Tests `timetotrain data` with texts, lists and names as people have them: nothing is silently wrong."""
 
-import io
 import json
 import os
 import shutil
-import tarfile
 import unicodedata
 
 import pytest
 
 from common.config import data_description
-from common.data import folder_conversion
+from common.data import folder_conversion, given_splits
+from common.data.report import Report
+from common.errors import UserError
 from common.text import custom_text, subwords
 from tests import custom_sources
 from tests.timetotrain import converting
@@ -18,12 +18,12 @@ from tests.timetotrain.converting import needs_text, reported
 
 
 def convert(*words, page=False):
-    return converting.convert(*words, *([] if page else ["--no-page"]))
+    return converting.convert(*words, *([] if page else ["--no_page"]))
 
 
 def text(*sources, out, benchmark="transformer"):
     """Converts sentences; returns the status and the description, None after an error."""
-    status = convert(benchmark, *sources, out, "--vocabulary-size", 200)
+    status = convert(benchmark, *sources, out, "--vocabulary_size", 200)
     return status, None if status else data_description.read(out)
 
 
@@ -70,7 +70,9 @@ def test_a_long_word_is_left_out_and_counted(tmp_path, benchmark):
     status, description = text(source, target, out=tmp_path / "out", benchmark=benchmark)
     assert status == 0 and description.broken[0] == f"{source}: line 301: longer than 10000 characters"
     if benchmark == "transformer":  # Byte pairs join a letter that repeats to few tokens.
-        assert description.broken[1:] == ("1 pair: more tokens than --max-length",)
+        assert description.broken[1:] == (
+            "1 pair: more than 60 tokens, the maximum by the converter; --max_length sets another",
+        )
         assert sum(description.split.values()) == 300
 
 
@@ -97,13 +99,13 @@ def test_a_text_of_long_lines_names_a_flag_that_exists_and_leaves_no_folder(tmp_
     for path in paths:
         path.write_text("".join(f"{line} " * 40 + "\n" for line in path.read_text().splitlines()))
     assert text(*paths, out=tmp_path / "out") == (2, None)
-    assert "--max-length" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert "--max_length" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_words_are_short_enough_to_learn_from():
     assert subwords.learnable("plain words, and 3.5 kg") == "plain words, and 3.5 kg"
-    learnt = subwords.learnable("x" * 1000 + "-" * 1000 + "漢" * 1000)
-    assert max(map(len, learnt.split())) <= 40 + 4 + 4 and "漢漢漢漢 漢漢漢漢" in learnt
+    learned = subwords.learnable("x" * 1000 + "-" * 1000 + "漢" * 1000)
+    assert max(map(len, learned.split())) <= 40 + 4 + 4 and "漢漢漢漢 漢漢漢漢" in learned
     assert custom_text.word_count("a b " + "漢" * 100) == 52
     assert custom_text._clean("\ufeffa\u2028b\rc\x85d") == "a b c d"
 
@@ -125,32 +127,37 @@ def test_a_column_of_splits_in_any_case_loses_no_row(tmp_path, capsys):
     assert "column split has train, hold, validation, test; expected train and val" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1"])
-def test_a_list_of_names_is_read_in_any_encoding_or_refused(tmp_path, capsys, encoding):
-    source, out = custom_sources.photographs(tmp_path / "photos", 4), tmp_path / "out"
-    names = tmp_path / "names.txt"
-    names.write_text("blue Blüte\r\nred Röte\r\n", encoding=encoding, newline="")
-    status = convert("resnet", source, out, "--names", names)
-    if encoding == "latin-1":
-        assert status == 2
-        assert f"error: {names}: line 1: not UTF-8; give --names another file" in capsys.readouterr().err
-    else:
-        assert data_description.read(out).labels == ("Blüte", "Röte")
-    names.write_text("green Grün\n", encoding="utf-8")
-    assert convert("resnet", source, tmp_path / "other", "--names", names) == 2
-    assert "names no class, such as blue; write lines of class and name" in capsys.readouterr().err
-
-
 def test_a_class_has_one_name_however_it_is_spelt(tmp_path):
-    """macOS spells ü as two characters; both spellings are one class, in both parts and in the list of names."""
+    """macOS spells ü as two characters; both spellings are one class, in both parts."""
     source = custom_sources.photographs(tmp_path / "photos" / "train", 4)
     shutil.copytree(source, tmp_path / "photos" / "val")
     for part, form in (("train", "NFD"), ("val", "NFC")):
         folder = tmp_path / "photos" / part
         (folder / "blue").rename(folder / unicodedata.normalize(form, "Blüte"))
-    (tmp_path / "photos" / "classes.txt").write_text(unicodedata.normalize("NFD", "Blüte Blume\nred rot\n"))
+    names = unicodedata.normalize("NFD", "Blüte Blume\nred rot\n")
+    (tmp_path / "photos" / "classes.txt").write_text(names)
     assert convert("resnet", tmp_path / "photos", tmp_path / "out") == 0
     assert data_description.read(tmp_path / "out").labels == ("Blume", "rot")
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("a x\nb x\n", ["x (a)", "x (b)"]),
+        ("a x\n", ["a", "b"]),
+        ("x\ny\n", ["a", "b"]),
+        ("a x\na y\n", None),
+        ("polar bear\npolar fox\n", ["a", "b"]),
+    ],
+)
+def test_a_list_names_every_class_or_none(tmp_path, text, labels):
+    (tmp_path / "classes.txt").write_text(text)
+    if labels is None:
+        with pytest.raises(UserError, match="line 2: a is y, above x; give a class one name"):
+            given_splits.class_names(tmp_path, ["a", "b"], Report())
+        return
+    assert given_splits.class_names(tmp_path, ["a", "b"], report := Report()) == labels
+    assert bool(report.skipped) == (labels[0] == "a")
 
 
 def test_two_conversions_of_text_and_of_a_table_give_the_same_bytes(tmp_path):
@@ -204,8 +211,8 @@ def test_photographs_of_a_table_are_those_of_folders(tmp_path, capsys):
     flat.mkdir()
     for path in source.glob("*/*.jpg"):
         shutil.copy(path, flat)
-    rows = [json.dumps({"file_name": p.name, "label": p.name[:-5]}) for p in sorted(flat.iterdir())]
-    (flat / "metadata.jsonl").write_text("\n".join(rows))
+    rows = [f"{p.name},{p.name[:-5]}" for p in sorted(flat.iterdir())]
+    (flat / "metadata.csv").write_text("\n".join(["file_name,label", *rows]))
     assert convert("resnet", flat, tmp_path / "metadata") == 0
     assert (
         data_description.read(tmp_path / "metadata").files
@@ -215,89 +222,21 @@ def test_photographs_of_a_table_are_those_of_folders(tmp_path, capsys):
     assert one.files == other.files and one.labels == ("blue", "red")
     held = (tmp_path / "table" / folder_conversion.HELD_OUT).read_text().splitlines()
     assert len(held) == one.split["eval"] and all((source / name).is_file() for name in held)
-    assert one.baseline == {"value": 1.0, "what": "logistic regression on colours and a thumbnail"}
-
-
-def shard(path, files):
-    """Writes a tar file of {name: content}."""
-    with tarfile.open(path, "w") as tar:
-        for name, content in files.items():
-            about = tarfile.TarInfo(name)
-            about.size = len(content)
-            tar.addfile(about, io.BytesIO(content))
-
-
-def test_photographs_of_a_webdataset_are_those_of_folders(tmp_path, capsys):
-    source = custom_sources.photographs(tmp_path / "photos", 4)
-    actual = sorted(source.glob("*/*.jpg"))
-    shards = tmp_path / "shards"
-    shards.mkdir()
-    for number in range(2):
-        files = {}
-        for path in actual[number::2]:
-            label = path.parent.name
-            about = {".cls": label.encode()} if number else {".json": json.dumps({"label": label}).encode()}
-            files |= {f"./{path.stem}{end}": data for end, data in about.items()}
-            files[f"./{path.stem}.jpg"] = path.read_bytes()
-        files |= {
-            "nobody.jpg": actual[0].read_bytes(),
-            "broken.jpg": b"no",
-            "broken.cls": b"red",
-            "words.txt": b"",
-        }
-        shard(shards / f"train-{number:04}.tar", files)
-    (shards / "classes.txt").write_text("red fire\n")
-    assert convert("resnet", shards, tmp_path / "made") == 0
-    said = capsys.readouterr().err
-    assert "train-0000.tar/nobody: no class: neither KEY.cls nor KEY.json has one" in said
-    assert "train-0001.tar/broken.jpg: no whole picture" in said
-    made = data_description.read(tmp_path / "made")
-    assert made.labels == ("blue", "fire") and sum(made.split.values()) == len(actual)
-    held = (tmp_path / "made" / folder_conversion.HELD_OUT).read_text().splitlines()
-    assert all(name.startswith("train-000") and name.endswith(".jpg") for name in held)
-
-    (shards / "train-0001.tar").rename(shards / "val-0000.tar")
-    assert convert("resnet", shards, tmp_path / "split") == 0
-    assert data_description.read(tmp_path / "split").split == {
-        "train": len(actual) // 2,
-        "eval": len(actual) // 2,
-    }
-
-
-def test_members_of_shards_name_no_files_of_this_machine(tmp_path, capsys):
-    picture = next(custom_sources.photographs(tmp_path / "photos", 1).glob("*/*.jpg"))
-    source = tmp_path / "deep" / "shards"
-    source.mkdir(parents=True)
-    files = {}
-    for number, key in enumerate(("../../up", "/root", "plain0", "plain1")):
-        files |= {f"{key}.jpg": picture.read_bytes(), f"{key}.cls": b"%d" % (number % 2)}
-    shard(source / "a.tar", files)
-    with tarfile.open(source / "b.tar", "w") as tar:
-        link = tarfile.TarInfo("link.jpg")
-        link.type, link.linkname = tarfile.SYMTYPE, str(picture)
-        tar.addfile(link)
-        label = tarfile.TarInfo("link.cls")
-        label.size = 1
-        tar.addfile(label, io.BytesIO(b"0"))
-    before = set(tmp_path.rglob("*"))
-    assert convert("resnet", source, tmp_path / "out") == 0
-    assert "b.tar/link" in (tmp_path / "out" / "report.json").read_text()
-    assert all(path.is_relative_to(tmp_path / "out") for path in set(tmp_path.rglob("*")) - before)
-    assert sum(data_description.read(tmp_path / "out").split.values()) == 4
+    assert one.baseline == {"value": 1.0, "what": "logistic regression on colors and a thumbnail"}
 
 
 @pytest.mark.parametrize(
     "name, content, line",
     [
-        ("a.tar", b"no tar file" * 100, "a.tar: damaged at byte 0"),
-        ("a.tar.gz", b"", "a.tar.gz: a compressed tar file; uncompress it to a .tar file"),
-        ("a.parquet", b"PAR1", "a.parquet: Parquet, which is not read; save its pictures as files"),
+        ("a.tar", b"", "a.tar: a file; give the folder of your files, unpacked"),
+        ("shards/a.tar.gz", b"", "a.tar.gz: a file .gz, which is not read there; unpack it"),
+        ("shards/a.parquet", b"PAR1", "a.parquet: a file .parquet, which is not read there; unpack it"),
     ],
 )
-def test_shards_that_are_not_read_are_one_line(tmp_path, capsys, name, content, line):
-    source = tmp_path / "shards"
-    source.mkdir()
-    (source / name).write_bytes(content)
+def test_packed_files_that_are_not_read_are_one_line(tmp_path, capsys, name, content, line):
+    (tmp_path / "shards").mkdir()
+    (tmp_path / name).write_bytes(content)
+    source = tmp_path / (name if "/" not in name else "shards")
     assert convert("resnet", source, tmp_path / "out") == 2
     assert line in capsys.readouterr().err and not (tmp_path / "out").exists()
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import pytest
 from common.data import tiny_data
 from common.errors import UserError
 from timetotrain import flags
-from timetotrain.run import command
+from timetotrain.run import cli, command
 from timetotrain.run.options import BenchmarkFlags, RunFlags
 
 FIELDS = dataclasses.fields(BenchmarkFlags)
@@ -77,6 +78,21 @@ def test_data_of_one_s_own_are_left_alone_under_the_tiny_preset(tmp_path):
     assert not generates(tmp_path) and generates(tmp_path, "--generate=1")
     (tmp_path / tiny_data.NOTE).write_text("{}")
     assert generates(tmp_path)
+
+
+@pytest.mark.parametrize(("python", "expected"), [(sys.executable, "here"), ("/bin/true", "elsewhere")])
+def test_a_run_without_a_launcher_needs_no_second_interpreter(tmp_path, monkeypatch, python, expected):
+    def leave(where):
+        def left(*_):
+            raise SystemExit(where)
+
+        return left
+
+    monkeypatch.setattr(cli, "main", leave("here"))
+    monkeypatch.setattr(os, "execvp", leave("elsewhere"))
+    monkeypatch.setenv("PYTHON", python)
+    with pytest.raises(SystemExit, match=expected):
+        series(f"--data_dir={tmp_path}", "--system=cpu-tiny", "--nogenerate").execute()
 
 
 def test_relative_paths_are_the_caller_s(tmp_path):
@@ -160,3 +176,14 @@ def test_help_and_description_start_no_run():
 def test_a_tiny_run_reaches_its_end(tmp_path):
     run("mnist", f"--data_dir={tmp_path / 'data'}", "--system=cpu-tiny", f"--result_dir={tmp_path}")
     assert list(tmp_path.glob("cpu-tiny/mnist/result_0.txt"))
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_series_leaves_a_hang_up_ignored_that_was(ignored):
+    """nohup ignores it before the series starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        code, signalled = command._child(["sh", "-c", "kill -HUP $PPID; exec sleep 1"])
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (code, signalled) == ((0, False) if ignored else (143, True))

@@ -1,1 +1,1 @@
-"""Supplies the presets to the models and compilers of systems/: the verbs forecast, rent, why and systems."""
+"""The verb `forecast`: what a run takes on a machine, and which machine to rent."""

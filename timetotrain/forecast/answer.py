@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import math
-from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import systems
 from common.config import benchmarks
 from common.errors import UserError
-from compliance.power import command, power_logs
-from compliance.submission import rounds
-from systems.forecast import convergence, law, law_fit, memory, money, own, scores, shares
+from compliance.log.rules import RULESETS
+from compliance.submission import rcp, rounds
+from systems.forecast import errors, law, memory, money, scores
 from systems.forecast import machine as machines
 from systems.forecast.accelerators import Given
 from systems.forecast.law import Estimate
 from systems.forecast.machine import Machine
 
+_WIDE = 0.1  # Relative deviation of the reference's runs above which the answer warns.
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """Attributes:
-    minutes, interval: expected, and of nine runs of ten.
-    factor: of the minutes by --batch and --epochs.
-    epochs, steps: of the run; epochs are None where they are not published.
     reason: why there is no answer; "" if there is one.
     """
 
@@ -35,38 +30,18 @@ class Answer:
     system: str
     machine: Machine
     estimate: Estimate
-    factor: float
-    epochs: float | None
-    steps: float
     reason: str
     notes: tuple[str, ...]
 
-    @property
-    def minutes(self) -> float:
-        return self.factor * self.estimate.minutes
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        return self.factor * self.estimate.low, self.factor * self.estimate.high
-
-
-def of(
-    benchmark: str,
-    system: str,
-    accelerators: int | None,
-    *,
-    batch: int | None = None,
-    epochs: float | None = None,
-    assume: bool = False,
-    given: Given | None = None,
-) -> Answer:
+def forecast(benchmark: str, system: str, accelerators: int | None, given: Given | None = None) -> Answer:
     """The forecast of a benchmark on a system.
 
     Raises UserError: a name is unknown, a field of the description is missing, or a flag makes no sense.
     """
     law.known(benchmark) if benchmark not in benchmarks.NAMES else None
     notes: list[str] = []
-    machine = machines.machine(_description(benchmark, system), accelerators, notes, assume, given)
+    machine = machines.machine(description(benchmark, system, given), accelerators, notes, given)
     fit = memory.fit(benchmark, machine.chip, machine.accelerators)
     reason = f"the model does not fit: {fit.why}" if fit and not fit.fits else ""
     if benchmark not in scores.benchmarks():
@@ -74,72 +49,54 @@ def of(
         estimate = Estimate(benchmark, machine.accelerators, 0.0, 0.0, 0.0, reason, reason)
     else:
         (estimate,) = law.estimates(benchmark, machine.chip, [machine.accelerators])
-    factor, expected, steps = _work(benchmark, machine, batch, epochs, notes, estimate.minutes)
-    return Answer(
-        benchmark, system, machine, estimate, factor, expected, steps, reason or estimate.reason, tuple(notes)
-    )
+    return Answer(benchmark, system, machine, estimate, reason or estimate.reason, tuple(notes))
 
 
-def _description(benchmark: str, system: str) -> dict[str, Any]:
+def description(benchmark: str, system: str, given: Given | None = None) -> dict[str, Any]:
     """The description of a system, or of a preset's."""
     try:
-        return machines.load(system)
+        return machines.load(system, given)
     except UserError:
         if benchmark in benchmarks.NAMES:
-            from timetotrain.forecast import presets
+            from timetotrain.machines import presets
 
-            if system in (known := presets.of(benchmark)):
+            if system in (known := presets.load(benchmark)):
                 return systems.load(known[system].hardware)
         raise
 
 
-def _work(
-    benchmark: str,
-    machine: Machine,
-    batch: int | None,
-    epochs: float | None,
-    notes: list[str],
-    minutes: float,
-) -> tuple[float, float | None, float]:
-    """(the factor of the minutes by the flags, epochs, steps)."""
-    for name, value in (("batch", batch), ("epochs", epochs)):
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"--{name}={value:g}: must be a positive number")
-    curve = convergence.curve(benchmark)
-    if not curve:
-        if batch or epochs:
-            flag = "batch" if batch else "epochs"
-            names = ", ".join(convergence.EXAMPLES)
-            raise UserError(
-                f"--{flag}: no epochs of {benchmark} are published by batch; leave it out ({names} have)"
-            )
-        return 1.0, None, max(1.0, 60 * minutes)
-    usual = convergence.usual_batch(benchmark, machine.accelerators)
-    size = float(batch or usual)
-    if batch and batch % machine.accelerators:
-        size = float(max(1, round(batch / machine.accelerators)) * machine.accelerators)
-        notes.append(f"--batch={batch} does not divide among {machine.accelerators} accelerators: {size:.0f}")
-    if not curve.batches[0] / 2 <= size <= curve.batches[1] * 2:
-        seen = f"{curve.batches[0]:g} to {curve.batches[1]:g}"
-        notes.append(
-            f"batch {size:g} is far from the published ones ({seen}): nobody has shown it to converge"
-        )
-    expected = epochs or curve.epochs(size)
-    return expected / curve.epochs(usual), expected, expected * convergence.EXAMPLES[benchmark] / size
-
-
-def errors() -> dict[str, Any]:
-    """data/errors.json."""
-    return json.loads(law_fit.ERRORS.read_text(encoding="utf-8"))
-
-
 def _error(one: Answer) -> tuple[str, list[float]]:
-    """The row of the errors that resembles the question."""
-    same = [row for row in scores.rows() if row.benchmark == one.benchmark]
-    chip = one.machine.chip["name"]
-    if not any(row.chip == chip for row in same):
-        return "accelerators without a score of the benchmark", errors()["accelerator"]["law"]
-    return "scores of later rounds", errors()[law_fit.LATER]["law"]
+    """The class of questions that this one belongs to, and their errors."""
+    machine = one.machine
+    return errors.error_of(one.benchmark, str(machine.chip["name"]), machine.accelerators, scores.rows())
+
+
+def _beside(one: Answer) -> list[str]:
+    """The look-up that a person would make, if there is one, and how single runs spread about a score."""
+    chip, many, minutes = str(one.machine.chip["name"]), one.machine.accelerators, one.estimate.minutes
+    told = []
+    if middle := errors.middle(one.benchmark, chip, many, law.year_of(one.benchmark), scores.rows()):
+        row = errors.table()["distance"][errors.SAME]["same count"]
+        half = {name: row[name][0] for name in ("look-up", "law")}
+        closer = "closer" if half["look-up"] < half["law"] else "less close"
+        told.append(
+            f"published: {middle:.3g} minutes on as many, median of the newest round; {closer} at the median of later "
+            f"scores ({half['look-up']:.1f} %, the forecast {half['law']:.1f} %)"
+        )
+    if (spread := _spread(one.benchmark)) > _WIDE:
+        told.append(
+            f"that is a score, the mean of {runs_of(one.benchmark)} runs: the reference's single runs spread by "
+            f"{100 * spread:.0f} %, so one takes {minutes * (1 - spread):.3g} to {minutes * (1 + spread):.3g}"
+        )
+    return told
+
+
+def _spread(benchmark: str) -> float:
+    """The largest relative deviation of the reference's runs in the newest round with points; 0 without any."""
+    for ruleset in reversed(RULESETS):
+        if points := rcp.points(benchmark, ruleset):
+            return max(point.stdev / point.mean for point in points)
+    return 0.0
 
 
 def lines(one: Answer) -> list[str]:
@@ -148,40 +105,26 @@ def lines(one: Answer) -> list[str]:
     title = f"{one.benchmark} on {one.system}: {machine.accelerators} x {machine.chip['name']}"
     if one.reason:
         return [title, f"cannot say: {one.reason}"]
-    low, high = one.interval
+    minutes, low, high = one.estimate.minutes, one.estimate.low, one.estimate.high
     name, (half, most) = _error(one)
     estimate_ = [
         title,
-        f"{one.minutes:.3g} minutes; nine of ten runs between {low:.3g} and {high:.3g}",
+        f"{minutes:.3g} minutes; nine of ten scores between {low:.3g} and {high:.3g}",
         f"true error, {name}: half within {half:.1f} %, nine of ten within {most:.0f} %",
+        *_beside(one),
         f"whose code: tuned submissions; {one.estimate.evidence}",
         _ordinary(one),
     ]
-    if one.epochs:
-        estimate_.append(f"{one.epochs:.3g} epochs, {one.steps:,.0f} steps")
-    if told := shares.of_preset(one.benchmark, one.system):
-        estimate_.append(
-            "a step, by the compiler: " + ", ".join(f"{part:.0%} {kind}" for kind, part in told.items())
-        )
+    if machine.accelerators > machine.per_node:
+        estimate_.append("network: that of the submitters' machines; the forecast does not know yours")
     if fit := memory.fit(one.benchmark, machine.chip, machine.accelerators):
         estimate_.append(f"memory: {fit.why}")
     return estimate_
 
 
 def _ordinary(one: Answer) -> str:
-    least, most = (factor * one.minutes for factor in own.ORDINARY)
-    text = f"ordinary code: {least:.3g} to {most:.3g} minutes (x {own.ORDINARY[0]} to {own.ORDINARY[1]})"
-    mine = _mine(one)
-    return text + (
-        f"; this project's steps, measured on one H200: at least {mine:.3g} minutes" if mine else ""
-    )
-
-
-def _mine(one: Answer) -> float | None:
-    if not one.epochs:
-        return None
-    examples = one.epochs * convergence.EXAMPLES[one.benchmark]
-    return own.minutes(one.benchmark, str(one.machine.chip["name"]), one.machine.accelerators, examples)
+    least, most = (factor * one.estimate.minutes for factor in law.ORDINARY)
+    return f"ordinary code: {least:.3g} to {most:.3g} minutes (x {law.ORDINARY[0]} to {law.ORDINARY[1]})"
 
 
 def notes(one: Answer) -> list[str]:
@@ -199,19 +142,14 @@ def content(one: Answer) -> dict[str, Any]:
     if one.reason:
         return fields
     fit, (name, error) = memory.fit(one.benchmark, machine.chip, machine.accelerators), _error(one)
+    estimate = one.estimate
     return fields | {
-        "minutes": one.minutes, "interval_minutes": list(one.interval),
+        "minutes": estimate.minutes, "interval_minutes": [estimate.low, estimate.high],
         "error_percent": {"of": name, "median": error[0], "90th": error[1]},
-        "evidence": one.estimate.evidence,
-        "ordinary_minutes": [factor * one.minutes for factor in own.ORDINARY], "own_minutes": _mine(one),
-        "epochs": one.epochs, "step_shares": shares.of_preset(one.benchmark, one.system),
+        "evidence": estimate.evidence,
+        "ordinary_minutes": [factor * estimate.minutes for factor in law.ORDINARY],
         "memory_bytes": fit and {"needed": fit.needed, "held": fit.held},
     }  # fmt: skip
-
-
-def money_of(one: Answer, options: argparse.Namespace) -> money.Price | None:
-    """The price of an answer's accelerator."""
-    return money.price(str(one.machine.chip["name"]), options.price, options.prices)
 
 
 def runs_of(benchmark: str) -> int:
@@ -225,20 +163,24 @@ def runs_of(benchmark: str) -> int:
 
 
 def _cost(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    cost, many = money_of(one, options), one.machine.accelerators
+    many = one.machine.accelerators
+    cost = money.price(str(one.machine.chip["name"]), options.price, options.prices)
     if not cost:
         return {"cost": None}, [
             "cost: no seller's price is known; give --price=USD_PER_HOUR or --prices=FILE"
         ]
-    ends = cost.dollars(many, one.minutes)
-    counts = {"submission": options.runs or runs_of(one.benchmark), "search": options.trials or 0}
-    dollars = {"run": list(ends), "offers": [dataclasses.asdict(offer) for offer in cost.of(many).offers]}
+    if not (bookable := cost.for_count(many)):
+        most = max(offer.most for offer in cost.offers)
+        return {"cost": None}, [
+            f"cost: no offer is known for {many} accelerators (the largest has {most}); give --price"
+        ]
+    ends = bookable.dollars(many, one.estimate.minutes)
+    dollars = {"run": list(ends), "offers": [dataclasses.asdict(offer) for offer in bookable.offers]}
     text = f"cost: {money.spread(ends)} USD a run"
-    for name, count in counts.items():
-        if count:
-            dollars[name] = [count * end for end in ends]
-            text += f", {money.spread(dollars[name])} a {name} of {count}"
-    return {"cost": dollars}, [f"{text}; {cost.of(many).told()}"]
+    if count := options.runs or runs_of(one.benchmark):
+        dollars["submission"] = [count * end for end in ends]
+        text += f", {money.spread(dollars['submission'])} a submission of {count}"
+    return {"cost": dollars}, [f"{text}; {bookable.told(many)}"]
 
 
 def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -249,10 +191,9 @@ def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str
     if one.reason:
         return {}, []
     fields, told = _cost(one, options)
-    if options.own:
-        row, line = _measured(options.own, one.minutes)
-        fields, told = fields | {"own_power": row}, [*told, line]
-    power = money.energy(one.machine.chip, one.machine.accelerators, one.minutes, one.interval)
+    estimate = one.estimate
+    interval = (estimate.low, estimate.high)
+    power = money.energy(one.machine.chip, one.machine.accelerators, estimate.minutes, interval)
     if not power:
         return fields, [*told, f"energy: the power of {one.machine.chip['name']} is unpublished"]
     watts = one.machine.chip["watts"]
@@ -261,39 +202,3 @@ def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str
         f"{money.ratio()[0]:.2f}, as published power logs have it"
     )
     return fields | {"energy_kwh": dataclasses.asdict(power)}, told
-
-
-def _measured(folder: Path, minutes: float) -> tuple[dict[str, Any] | None, str]:
-    """What the sensors of the host said of one's own runs, beside their logs in power_in_band/; and a line of it."""
-    if not (folder / power_logs.IN_BAND).is_dir():
-        return None, f"own runs: {folder} has no {power_logs.IN_BAND}/; `run --power` records it"
-    energies = command.row_of(folder)
-    joules, watts = ([x for x in each if x is not None] for each in (energies.by_rules, energies.watts))
-    if not joules or not watts:
-        return None, f"own runs: the readings of {folder}/{power_logs.IN_BAND}/ cover no run"
-    row = {"watts_per_node": fmean(watts), "kilojoules_per_run": fmean(joules) / 1e3, "runs": len(joules)}
-    return row, (
-        f"own runs: {row['watts_per_node']:,.0f} W a node, {row['kilojoules_per_run']:,.1f} kJ a run, mean of "
-        f"{len(joules)}, in band; {row['watts_per_node'] * minutes / 60e3:.3g} kWh a node in {minutes:.3g} minutes"
-    )
-
-
-def explained(one: Answer, other: Answer) -> tuple[dict[str, Any], list[str]]:
-    """Why another machine's forecast differs, as factors of the minutes; they multiply to the ratio."""
-    if one.reason or other.reason:
-        raise UserError(f"--explain: the forecast cannot say: {one.reason or other.reason}")
-    first, second = (
-        law.points([scores.Score("", "", "", a.benchmark, str(a.machine.chip["name"]), a.machine.accelerators, 1.0)],
-                   {str(a.machine.chip["name"]): a.machine.chip}, [law.year_of(a.benchmark)])
-        for a in (one, other)
-    )  # fmt: skip
-    factors = {
-        "number of accelerators": math.exp(float(first.many[0] - second.many[0])),
-        "peak and bandwidth": math.exp(float(first.speed[0] - second.speed[0])),
-        "--batch and --epochs": other.factor / one.factor,
-    }
-    ratio = other.minutes / one.minutes
-    factors["software, scaling and the rest"] = ratio / math.prod(factors.values())
-    told = [f"{other.system}: {other.minutes:.3g} minutes, x {ratio:.3g}:"]
-    told += [f"  x {factor:<8.3g}{name}" for name, factor in factors.items() if abs(factor - 1) > 1e-9]
-    return {"explanation": {"other": content(other), "factors": factors}}, told

@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--hosts",
         help="HOST:PROCESSES,... of all machines, or @FILE with lines HOST slots=PROCESSES: start the same command "
-        "on each; or `slurm` within srun (default: this machine)",
+        "on each; or `slurm` within slurm.sbatch (default: this machine)",
     )
     flags.add_argument(
         "--launcher", type=int, help="which of --hosts this is, from 0 (default: mpirun's number, else 0)"
@@ -41,14 +41,6 @@ def parser() -> argparse.ArgumentParser:
         "--max_restarts", type=int, default=0, metavar="N",
         help="after a failure, start all processes again, at most N times from one checkpoint (%(default)s)",
     )  # fmt: skip
-    flags.add_argument(
-        "--min_processes",
-        type=int,
-        default=0,
-        metavar="N",
-        help="with --max_restarts on one machine: go on without a rank that fails twice in a row, down to N processes "
-        "(0: never)",
-    )
     flags.add_argument(
         "--allow_public",
         action="store_true",
@@ -61,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         "--bind",
         choices=("auto", "off"),
         default="auto",
-        help="bind each process to the cores and memory next to its GPU, where the host has several memory nodes "
+        help="bind each process to the cores next to its GPU, where the host has several memory nodes "
         "(%(default)s)",
     )
     flags.add_argument(
@@ -121,7 +113,7 @@ def job(arguments: argparse.Namespace) -> Job:
         os.environ[ALLOWED] = "1"  # For what the launcher itself listens on.
     limits = Limits(**{f.name: getattr(arguments, f"{f.name}_seconds") for f in dataclasses.fields(Limits)})
     hosts_file = arguments.hosts if (arguments.hosts or "").startswith("@") else ""
-    restarts = arguments.max_restarts, arguments.min_processes, hosts_file
+    restarts = arguments.max_restarts, hosts_file
     bind = arguments.bind == "auto"
     return Job(
         arguments.replicas, command, hosts, launcher, arguments.port, limits, *restarts, environment, bind

@@ -1,23 +1,36 @@
-"""Binds each process of a host to the cores and memory (NUMA) node nearest its GPU. TensorFlow-free.
+"""Binds each process of a host to the cores of the memory (NUMA) node nearest its GPU. TensorFlow-free.
 
-nvidia-smi gives a GPU's PCI address, and /sys gives the NUMA node of that address. NVIDIA's submissions bind the same
-way (mlcommons/training_results_v0.7 NVIDIA/benchmarks/*/implementations/*/bind.sh).
+nvidia-smi gives a GPU's PCI address, and /sys gives the NUMA node of that address. Linux allocates memory on the node
+of the core that first writes to it. NVIDIA's submissions bind the same cores (mlcommons/training_results_v0.7
+NVIDIA/benchmarks/*/implementations/*/bind.sh).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
-import shutil
+from collections.abc import Iterator
 
 from common.machine_tools import nvidia_smi
 
 _SYS = pathlib.Path("/sys")
 
 
-def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
-    """Returns, per process of this host, the command prefix that binds it; [] for a process that stays unbound.
+@contextlib.contextmanager
+def bound(cores: set[int]) -> Iterator[None]:
+    """While it holds, this thread, and what it starts, may use only these cores; an empty set changes nothing."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def cores(processes: int, root: pathlib.Path = _SYS) -> list[set[int]]:
+    """Returns the cores of each process of this host; an empty set for a process that stays unbound.
 
     Process i uses GPU i among those in CUDA_VISIBLE_DEVICES. A host's only process may use all GPUs; it is bound if
     they share one node. Nothing is bound if the host has one memory node, if a GPU's node is unknown, or if this
@@ -25,7 +38,7 @@ def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
     """
     nodes = sorted((root / "devices/system/node").glob("node[0-9]*"))
     if len(nodes) < 2:
-        return [[]] * processes
+        return [set()] * processes
     gpus = gpu_nodes(root)
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if re.fullmatch(r"\d+(,\d+)*", shown):
@@ -33,8 +46,8 @@ def prefixes(processes: int, root: pathlib.Path = _SYS) -> list[list[str]]:
     elif shown:  # CUDA_VISIBLE_DEVICES holds names of GPUs, or parts of them.
         gpus = []
     if processes == 1 and len(set(gpus)) > 1:
-        return [[]]
-    return [_words(gpus[i], root) if i < len(gpus) else [] for i in range(processes)]
+        return [set()]
+    return [_usable(gpus[i], root) if i < len(gpus) else set() for i in range(processes)]
 
 
 def gpu_nodes(root: pathlib.Path = _SYS) -> list[int]:
@@ -53,19 +66,13 @@ def parse_list(text: str) -> set[int]:
     return numbers
 
 
-def _words(node: int, root: pathlib.Path) -> list[str]:
+def _usable(node: int, root: pathlib.Path) -> set[int]:
+    """Returns those of a node's cores that this process may use."""
     try:
-        cores = parse_list((root / f"devices/system/node/node{node}/cpulist").read_text())
+        text = (root / f"devices/system/node/node{node}/cpulist").read_text()
     except OSError:
-        return []
-    usable = sorted(cores & os.sched_getaffinity(0))
-    if not usable:
-        return []
-    listed = ",".join(map(str, usable))
-    if shutil.which("numactl"):
-        return ["numactl", f"--physcpubind={listed}", f"--membind={node}"]
-    # Linux allocates memory on the node of the core that first writes to it.
-    return ["taskset", "--cpu-list", listed]
+        return set()
+    return parse_list(text) & os.sched_getaffinity(0)
 
 
 def _number(path: pathlib.Path) -> int:

@@ -1,29 +1,27 @@
-"""Starts child processes that never outlive the process that started them. TensorFlow-free.
+"""Starts processes of benchmarks that never outlive the process that started them. TensorFlow-free.
 
-Each command runs in its own session under a guard (this module, run as a program). The guard forwards SIGTERM to every
-process the command started, and kills the remaining ones after a grace period. The kernel sends the guard a SIGTERM
-when its parent dies.
+Each runs in its own session and sends signs of life through a pipe (common/distributed/heartbeat.py). Once nobody reads
+the pipe, it stops by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
-import pathlib
 import signal
 import subprocess
-import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
 
+from common.distributed.heartbeat import GRACE_VARIABLE, VARIABLE
 from common.errors import UserError
 from timetotrain.launch import procfs
 
-# <linux/prctl.h>
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 GRACE_SECONDS = 60.0  # After SIGTERM, time for the last step and its checkpoint.
 ADOPTED_SECONDS = 2.0  # Time for killed processes to disappear.
 POLL_SECONDS = 0.05
@@ -34,7 +32,7 @@ class EndedError(UserError):
 
 
 class Children:
-    """Runs child processes and ends them on a signal; several threads may start children at once.
+    """Runs benchmarks' processes and ends them on a signal; several threads may start some at once.
 
     Attributes:
       ended_by: number of the signal that ended them; 0 if none has.
@@ -45,24 +43,35 @@ class Children:
         self.ended_by, self._fix = 0, fix
         self._running: set[subprocess.Popen] = set()
 
-    def run(self, command: Sequence[Any], **options: Any) -> int:
-        """Runs a command with options of `start`; returns its exit status, or 128 + a deadly signal's number.
+    def run(self, command: Sequence[Any], environment: Mapping[str, str], output: IO[str]) -> int:
+        """Runs a command; returns its exit status, or 128 + a deadly signal's number.
 
-        Raises EndedError: a signal has ended this child or an earlier one.
+        Args:
+          output: for what the process prints, and for the error that it would leave to a launcher to print.
+
+        Raises:
+          EndedError: a signal has ended this child or an earlier one.
+          UserError: the command cannot start.
         """
         self._raise_if_ended()
-        process = start(command, **options)
+        environment = {**environment, GRACE_VARIABLE: str(GRACE_SECONDS)}
+        process, beats = start(command, environment, stdout=output, stderr=output)
         self._running.add(process)
         try:
             if self.ended_by:  # The signal arrived before the process was known.
                 process.terminate()
+            with open(beats, "rb") as lines:  # They end with the process.
+                errors = [facts["error"] for facts in map(facts_of, lines) if "error" in facts]
             status = process.wait()
         except BaseException:
             process.terminate()
             raise
         finally:
             self._running.discard(process)
+        kill_session(process.pid)  # What it left behind.
         self._raise_if_ended()
+        if errors:
+            print(f"error: {errors[0]}", file=output)
         return exit_status(status)
 
     @contextlib.contextmanager
@@ -79,6 +88,9 @@ class Children:
         self.ended_by = number
         for process in list(self._running):
             process.terminate()
+            last = threading.Timer(GRACE_SECONDS, kill_session, [process.pid])
+            last.daemon = True
+            last.start()
 
     def _raise_if_ended(self) -> None:
         if self.ended_by:
@@ -87,22 +99,35 @@ class Children:
 
 
 def start(
-    command: Sequence[Any],
-    grace_seconds: float = GRACE_SECONDS,
-    cwd: str | os.PathLike | None = None,
-    **options: Any,
-) -> subprocess.Popen:
-    """Starts a command under a guard, in its own session; SIGTERM to the guard ends both within `grace_seconds`.
+    command: Sequence[Any], environment: Mapping[str, str], **streams: Any
+) -> tuple[subprocess.Popen, int]:
+    """Starts a command in its own session; returns it, and the pipe's end from which its signs of life come.
 
-    The calling thread must live as long as the command: the kernel treats the thread's end as the parent's. `options`
-    go to subprocess.Popen.
+    `streams` go to subprocess.Popen. Raises UserError: the command cannot start.
     """
-    # The guard starts in the folder that lets Python find this module.
-    home = pathlib.Path(__file__).resolve().parents[__spec__.name.count(".")]
-    guard = [sys.executable, "-m", __spec__.name, os.getpid(), grace_seconds, os.path.abspath(cwd or ".")]
-    return subprocess.Popen(
-        [*map(str, guard), *map(str, command)], cwd=home, start_new_session=True, **options
-    )
+    try:
+        beats, write = os.pipe()
+        try:
+            process = subprocess.Popen(
+                command, env={**environment, VARIABLE: str(write)}, stdin=subprocess.DEVNULL,
+                start_new_session=True, pass_fds=(write,), **streams,
+            )  # fmt: skip
+        except OSError:
+            os.close(beats)
+            raise
+        finally:
+            os.close(write)
+    except OSError as error:
+        raise UserError(f"{command[0]}: {error.strerror}; is the command right?") from error
+    return process, beats
+
+
+def facts_of(line: bytes) -> dict[str, Any]:
+    """Returns the facts in a line of such a pipe; {} if another program wrote it."""
+    with contextlib.suppress(ValueError):
+        facts = json.loads(line)
+        return facts if isinstance(facts, dict) else {}
+    return {}
 
 
 def exit_status(code: int) -> int:
@@ -119,7 +144,8 @@ def kill_session(leader: int) -> int:
 
 def adopt_orphans() -> None:
     """Makes this process adopt the orphans of its children, so that it can end them."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    with contextlib.suppress(AttributeError, OSError):  # Not on Linux.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def kill_children() -> None:
@@ -137,48 +163,3 @@ def _kill(pids: Sequence[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(AttributeError, OSError):  # Not on Linux.
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def _guard(parent: int, grace_seconds: float, folder: str, command: Sequence[str]) -> int:
-    """Runs a command in a folder until the command or the parent ends; returns the exit status."""
-    terminated = []
-
-    def pass_on(*_: Any) -> None:
-        if not terminated:  # The signal to the group also reaches the guard.
-            terminated.append(True)
-            signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, POLL_SECONDS))
-            os.killpg(0, signal.SIGTERM)
-
-    signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
-    signal.signal(signal.SIGTERM, pass_on)
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if terminated or os.getppid() != parent:
-        return 128 + signal.SIGTERM
-    try:
-        child = subprocess.Popen(command, cwd=folder)
-    except OSError as error:
-        raise UserError(f"{command[0]}: {error.strerror}; is the command right?") from error
-    if terminated:  # The signal may have arrived before the command started.
-        os.killpg(0, signal.SIGTERM)
-    status = child.wait()
-    # Processes that the command started have until the alarm to end.
-    while terminated and {*procfs.session_members(os.getpid())} - {os.getpid()}:
-        time.sleep(POLL_SECONDS)
-    return exit_status(status)
-
-
-def _main(parent: str, grace_seconds: str, folder: str, *command: str) -> int:
-    try:
-        return _guard(int(parent), float(grace_seconds), folder, command)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(_main(*sys.argv[1:]))

@@ -22,7 +22,7 @@ from timetotrain.launch import containers, settings
 SBATCH = "timetotrain/launch/slurm.sbatch"  # Relative to the checkout's root, where commands start.
 if INSTALLED:
     SBATCH = str(Path(__file__).with_name("slurm.sbatch"))
-LAUNCHERS = ("none", "local", "slurm", "horovodrun", "mpirun", "tpu-vm")
+LAUNCHERS = ("none", "local", "slurm", "mpirun", "tpu-vm")
 # A TPU v3 or v4 chip has two cores. A preset runs a replica on each core, on each chip (v4's megacore), or on a
 # fraction of the cores (v0.7's Transformer on 8,192).
 CORES_PER_CHIP = 2
@@ -147,7 +147,7 @@ def command(
 ) -> list[str]:
     """Returns the command line that starts `program` (python -m resnet ...) in every process of the run.
 
-    hosts.txt lists several hosts, one line `NAME slots=PROCESSES` each; `local`, `horovodrun` and `mpirun` read it.
+    hosts.txt lists several hosts, one line `NAME slots=PROCESSES` each; `local` and `mpirun` read it.
     mpirun and docker forward parts of this process's `environment`.
 
     Raises UserError: the launcher is unknown, or does not support this backend or an option.
@@ -178,15 +178,6 @@ def command(
     if launcher_name == "slurm":
         wrapped = [*inside, "::"] if inside else []
         return [*_sbatch(where, options), SBATCH, *wrapped, *ours[4:], *count, "--", *program]
-    if launcher_name == "horovodrun":
-        if inside and not alone:
-            raise UserError(
-                "--container: LAUNCHER=horovodrun starts no containers on several hosts; use mpirun"
-            )
-        hosts = ["-H", f"localhost:{where.processes}"] if alone else ["--hostfile", "hosts.txt"]
-        pairs = [f"{name}={value}" for name, value in settings.environment(tuned, environment).items()]
-        started = ["horovodrun", "--gloo", "-np", str(where.processes), *hosts]
-        return [*inside, *(["env", *pairs] if pairs else []), *started, *program]
     # mpirun starts one timetotrain launch per host; that starts, binds and watches the host's processes.
     hosts = [] if alone else ["--hostfile", "hosts.txt", "--map-by", "ppr:1:node"]
     placed = [] if alone else ["--hosts=@hosts.txt"]
@@ -204,8 +195,6 @@ def _check_starts(launcher_name: str, replicas: str) -> None:
         raise UserError(
             f"LAUNCHER={launcher_name}: config.replicas={replicas} is one process; use LAUNCHER=none"
         )
-    if launcher_name == "horovodrun" and replicas != "horovod":
-        raise UserError(f"LAUNCHER=horovodrun: cannot start config.replicas={replicas}; use local")
 
 
 def _sbatch(where: Shape, options: Options) -> list[str]:

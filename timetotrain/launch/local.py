@@ -9,26 +9,27 @@ import importlib.util
 import os
 import pathlib
 import shutil
-import sys
 import tempfile
 import threading
 import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
 
+from common.distributed import listening
 from common.distributed.heartbeat import GRACE_VARIABLE
-from common.distributed.listening import own_address
-from common.errors import UserError
-from timetotrain.launch import binding, plan, procfs
-from timetotrain.launch.children import adopt_orphans
+from common.errors import PeerLostError, UserError
+from timetotrain.launch import binding, plan
+from timetotrain.launch.children import adopt_orphans, kill_children
 from timetotrain.launch.watch import unfinished_log
-from timetotrain.launch.watch.failure_cause import Cause
-from timetotrain.launch.watch.loop import Limits, Watch
+from timetotrain.launch.watch.failure_cause import Cause, stopped_by
+from timetotrain.launch.watch.loop import Limits, Watch, say
+from timetotrain.launch.watch.signals import Signals
 from timetotrain.launch.watch.worker import Worker
 
 # The longest wait before a restart; the first from a checkpoint is of 1 s, each further one twice as long.
 LONGEST_WAIT_SECONDS = 60.0
 _TEMPORARY = "timetotrain-launch-"
+_LOCKED_SECONDS = 60.0  # By then a launcher has locked its folder.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +44,9 @@ class Job:
       port: where several hosts meet.
       limits: of the watch.
       max_restarts: how often the run starts again after failures, from one checkpoint.
-      min_processes: least number of processes of a restarted run on one machine; 0 keeps their number.
       hosts_file: file of `hosts`, read again at a restart; "" if there is none.
       environment: added to each process's.
-      bind: bind each process to the cores and memory nearest its GPU.
+      bind: bind each process to the cores nearest its GPU.
     """
 
     replicas: str
@@ -56,7 +56,6 @@ class Job:
     port: int = plan.PORT
     limits: Limits = Limits()
     max_restarts: int = 0
-    min_processes: int = 0
     hosts_file: str = ""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     bind: bool = False
@@ -65,11 +64,16 @@ class Job:
 def launch(job: Job) -> int:
     """Runs this machine's processes of a job until they end, again after failures; returns the exit status."""
     adopt_orphans()
-    began, failures = time.monotonic(), list[int]()
+    with Signals() as signals:
+        return _launch(job, signals)
+
+
+def _launch(job: Job, signals: Signals) -> int:
+    began, failures = time.monotonic(), 0
     newest, in_vain = -1, 0  # The step of the newest checkpoint at a start, and the restarts from there.
     trained, before = False, ""  # Whether any attempt has trained, and why the one before failed.
     while True:
-        status, cause = _attempt(job)
+        status, cause = _attempt(job, signals)
         if cause is None:
             break
         if cause.start > newest:
@@ -81,28 +85,27 @@ def launch(job: Job) -> int:
         before = str(cause)
         if in_vain >= job.max_restarts or not helps:
             break
-        again = _again(job, cause, failures)
-        failures.append(cause.rank)
+        again, failures = _again(job), failures + 1
         fewer = "" if again.hosts == job.hosts else f", with {sum(h.slots for h in again.hosts)} processes"
         wait = min(2.0**in_vain, LONGEST_WAIT_SECONDS)
         in_vain += 1
-        _say(f"restart {in_vain} of {job.max_restarts}: from the newest checkpoint{fewer}, in {wait:.0f} s")
-        time.sleep(wait)
+        say(f"restart {in_vain} of {job.max_restarts}: from the newest checkpoint{fewer}, in {wait:.0f} s")
+        if number := signals.number or signals.wait(wait):
+            say(f"error: {stopped_by(number)}")
+            status = 128 + number
+            break
         job = again
     if failures:
-        _say(
-            f"restarted {len(failures)} times; {time.monotonic() - began:.1f} s from the first start to the end, with "
+        say(
+            f"restarted {failures} times; {time.monotonic() - began:.1f} s from the first start to the end, with "
             "what failures lost; a resumed run has no score"
         )
     return status
 
 
-def _again(job: Job, cause: Cause, failures: Sequence[int]) -> Job:
-    """Returns the job of the next attempt: hosts that the file lists now; without a rank that fails twice in a row."""
-    hosts = plan.parse_hosts(job.hosts_file) if job.hosts_file else list(job.hosts)
-    size = sum(host.slots for host in hosts)
-    if 0 < job.min_processes < size and len(hosts) == 1 and failures[-1:] == [cause.rank]:
-        hosts = [plan.Host(hosts[0].name, size - 1)]
+def _again(job: Job) -> Job:
+    """Returns the job of the next attempt, on the hosts that the file lists now."""
+    hosts = plan.parse_hosts(job.hosts_file) if job.hosts_file else job.hosts
     if not 0 <= job.launcher < len(hosts):
         raise UserError(f"{job.hosts_file}: lists {len(hosts)} hosts, and this is number {job.launcher}")
     before = sum(host.slots for host in job.hosts)
@@ -110,36 +113,43 @@ def _again(job: Job, cause: Cause, failures: Sequence[int]) -> Job:
     return dataclasses.replace(job, hosts=hosts, command=command)
 
 
-def _attempt(job: Job) -> tuple[int, Cause | None]:
+def _attempt(job: Job, signals: Signals) -> tuple[int, Cause | None]:
     """Runs this machine's processes once; returns the exit status, and why the run failed."""
     ranks = plan.ranks(job.hosts)
     own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
     # Several launchers may share a host: a process uses the GPU of its rank on the host.
-    bound = binding.prefixes(max(rank.local_rank for rank in own_ranks) + 1) if job.bind else []
+    number = max(rank.local_rank for rank in own_ranks) + 1
+    cores = binding.cores(number) if job.bind else [set()] * number
     with environments(job, ranks) as by_rank, temporary_folder() as scratch:
         common = {"PYTHONUNBUFFERED": "1", "TMPDIR": scratch, GRACE_VARIABLE: str(job.limits.grace)}
         workers: list[Worker] = []
         try:
             for rank in own_ranks:
                 environment = {**os.environ, **job.environment, **by_rank[rank.rank], **common}
-                words = [*(bound[rank.local_rank] if bound else []), *job.command]
-                workers.append(Worker(rank.rank, words, environment))
-        except OSError as error:
+                with binding.bound(cores[rank.local_rank]):
+                    workers.append(Worker(rank.rank, job.command, environment))
+        except BaseException:
             for worker in workers:
                 worker.kill()
-            raise UserError(f"{job.command[0]}: {error.strerror}; is the command right?") from error
-        watch = Watch(workers, job.limits)
-        cause = watch.run()
+            kill_children()
+            raise
+        cause = Watch(workers, job.limits, signals).run()
+    if cause and cause.code == PeerLostError().exit_code:
+        cause = dataclasses.replace(cause, text=cause.text + _silent_hosts(job, ranks))
     closed_logs = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:
         return int(workers[0].told.get("result", workers[0].code or 0)), None
     ended = "" if len(workers) == 1 else f"; all {len(workers)} processes have ended"
-    watch.say(f"error: {cause}{ended}" + "".join(f"; {closed}" for closed in closed_logs if closed))
+    say(f"error: {cause}{ended}" + "".join(f"; {closed}" for closed in closed_logs if closed))
     return cause.code, cause
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _silent_hosts(job: Job, ranks: Sequence[plan.Rank]) -> str:
+    """Returns a note of the hosts that no longer answer this one, with their ranks; "" if all do."""
+    others = dict.fromkeys(host.name for i, host in enumerate(job.hosts) if i != job.launcher)
+    lost = listening.silent(others, job.port)
+    numbers = [f"{name} (rank {', '.join(str(r.rank) for r in ranks if r.host == name)})" for name in lost]
+    return f": no answer from {', '.join(numbers)}" if numbers else ""
 
 
 def close_log(worker: Worker, reason: str) -> str:
@@ -148,7 +158,7 @@ def close_log(worker: Worker, reason: str) -> str:
     if not name or not pathlib.Path(name).exists():
         return ""
     try:
-        path = unfinished_log.close_log(name, reason)
+        path = unfinished_log.close_log(name, reason, worker.told["clock"] + time.monotonic())
     except UserError as error:
         return str(error)
     return f"{path} ends as aborted" if path else ""
@@ -158,12 +168,15 @@ def close_log(worker: Worker, reason: str) -> str:
 def environments(job: Job, ranks: Sequence[plan.Rank]) -> Iterator[list[dict[str, str]]]:
     """Yields each rank's environment; runs Horovod's rendezvous server meanwhile."""
     alone = len(job.hosts) == 1
-    first = "127.0.0.1" if alone else job.hosts[0].name
+    names = (
+        ["127.0.0.1"] if alone else listening.names_from_here([host.name for host in job.hosts], job.launcher)
+    )
+    first = names[0]
     if job.replicas in ("multiworker", "pjrt"):
         if alone:
             addresses = [f"{first}:{port}" for port in plan.free_ports(len(ranks))]
         else:
-            addresses = [f"{rank.host}:{job.port + 1 + rank.local_rank}" for rank in ranks]
+            addresses = [f"{names[rank.launcher]}:{job.port + 1 + rank.local_rank}" for rank in ranks]
         own = [rank.local_rank for rank in ranks if rank.launcher == job.launcher]
         shown = {**os.environ, **job.environment}.get("CUDA_VISIBLE_DEVICES")
         yield [
@@ -189,7 +202,7 @@ def _rendezvous(job: Job, ranks: Sequence[plan.Rank], loopback: str) -> Iterator
     """Runs the server where Horovod's processes find one another; yields its port. `loopback`: of a run on one host."""
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-    address = loopback or own_address([host.name for host in job.hosts], job.launcher)
+    address = loopback or listening.own_address([host.name for host in job.hosts], job.launcher)
     try:
         server = RendezvousHTTPServer((address, 0 if loopback else job.port), RendezvousHandler, 0)
     except OSError as error:
@@ -209,13 +222,12 @@ def _rendezvous(job: Job, ranks: Sequence[plan.Rank], loopback: str) -> Iterator
 def temporary_folder() -> Iterator[str]:
     """Yields a folder for TMPDIR; removes it at the end, and those of launchers that were killed."""
     for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
-        owner, _, began = path.name.removeprefix(_TEMPORARY).partition("-")
-        if owner.isdecimal() and procfs.began(int(owner)) != began.partition("-")[0]:
-            # In another container the owner has another number here; its lock says that it lives.
-            with contextlib.suppress(OSError), _locked(path):
-                shutil.rmtree(path, ignore_errors=True)
-    mark = f"{_TEMPORARY}{os.getpid()}-{procfs.began(os.getpid())}-"
-    path = tempfile.mkdtemp(prefix=mark)
+        # A new folder may not be locked yet, and its launcher alone may lock it.
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _LOCKED_SECONDS:
+                with _locked(path):
+                    shutil.rmtree(path, ignore_errors=True)
+    path = tempfile.mkdtemp(prefix=_TEMPORARY)
     try:
         with _locked(path):
             yield path

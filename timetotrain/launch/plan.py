@@ -8,7 +8,6 @@ import json
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from common.errors import UserError
@@ -16,7 +15,7 @@ from common.errors import UserError
 BACKENDS = ("horovod", "multiworker", "pjrt")
 # Ports where several hosts meet: PORT for Horovod's rendezvous, PORT + 1 + local rank for multiworker's processes.
 PORT = 29400
-# slurm.sbatch puts the job's host names there for containers, which lack SLURM's commands.
+# slurm.sbatch puts the name of each task's host there.
 SLURM_HOSTS = "TIMETOTRAIN_SLURM_HOSTS"
 # What a user's own variables replace.
 _HOROVOD_DEFAULTS = {
@@ -83,57 +82,18 @@ def parse_hosts(text: str) -> list[Host]:
 def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:
     """Returns the hosts of a SLURM job step (one per task) for all `processes` of the run, and this task's number.
 
-    Raises UserError: this is not a task of `srun`, the processes do not divide evenly among its tasks, or SLURM does
-    not name the hosts.
+    Raises UserError: this is not a task of slurm.sbatch, or the processes do not divide evenly among its tasks.
     """
-    try:
-        tasks, number = int(environment["SLURM_NTASKS"]), int(environment["SLURM_PROCID"])
-        layout = environment["SLURM_STEP_TASKS_PER_NODE"]
-        nodes = environment["SLURM_STEP_NODELIST"]
-    except (KeyError, ValueError):
-        raise UserError("--hosts=slurm: not started by srun; use it in an sbatch file's srun line") from None
+    names, number = environment.get(SLURM_HOSTS, "").split(), environment.get("SLURM_PROCID", "")
+    tasks = len(names)
+    if not number.isdecimal() or environment.get("SLURM_NTASKS") != str(tasks):
+        raise UserError(
+            "--hosts=slurm: not started by timetotrain/launch/slurm.sbatch; submit that, or give "
+            "--hosts=HOST:PROCESSES,... --launcher=$SLURM_PROCID"
+        )
     if processes % tasks:
         raise UserError(f"--processes={processes}: does not divide among the {tasks} tasks of srun")
-    counts = tasks_per_node(layout)
-
-    def tasks_of(names: Sequence[str]) -> list[Host]:
-        return [Host(name, processes // tasks) for name, n in zip(names, counts) for _ in range(n)]
-
-    if len(told := environment.get(SLURM_HOSTS, "").split()) == len(counts):
-        return tasks_of(told), number
-    try:
-        listed = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True)
-    except OSError as error:  # A container has srun's variables but not its commands.
-        raise UserError(
-            f"--hosts=slurm: cannot run scontrol ({error.strerror}); make SLURM's commands visible in the container, "
-            "or give --hosts=HOST:PROCESSES,... --launcher=$SLURM_PROCID"
-        ) from error
-    if listed.returncode:
-        raise UserError(f"scontrol show hostnames {nodes}: {listed.stderr.strip()}; is SLURM running?")
-    names = listed.stdout.split()
-    if len(names) != len(counts):
-        raise UserError(
-            f"SLURM_STEP_TASKS_PER_NODE={layout} is of {len(counts)} hosts, SLURM_STEP_NODELIST={nodes} of "
-            f"{len(names)}; start the launcher with srun itself"
-        )
-    return tasks_of(names), number
-
-
-def tasks_per_node(layout: str) -> list[int]:
-    """Parses SLURM's "2(x2),1" into [2, 2, 1].
-
-    Raises UserError: `layout` is malformed.
-    """
-    counts = []
-    for part in layout.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if not match:
-            raise UserError(
-                f"SLURM_STEP_TASKS_PER_NODE={layout}: not of SLURM's form, 2(x2),1; start the launcher with srun itself"
-            )
-        count, repeat = match.groups()
-        counts += [int(count)] * int(repeat or 1)
-    return counts
+    return [Host(name, processes // tasks) for name in names], int(number)
 
 
 def ranks(hosts: Sequence[Host]) -> list[Rank]:
@@ -202,16 +162,13 @@ def multiworker_environment(
 
 
 def rescaled(command: Sequence[str], before: int, after: int) -> list[str]:
-    """Returns the command of a restart, which writes the next free log; scales `num_replicas` by after / before."""
-    words = []
-    for word in command:
-        name, _, value = word.partition("=")
-        if name == "--run":
-            continue
-        if name == "--config.num_replicas" and value.isdecimal():
-            word = f"{name}={int(value) * after // before}"
-        words.append(word)
-    return words
+    """Returns the command of a restart with other processes: `num_replicas` times after / before."""
+    flag = "--config.num_replicas="
+    values = [word.removeprefix(flag) if word.startswith(flag) else "" for word in command]
+    return [
+        f"{flag}{int(value) * after // before}" if value.isdecimal() else word
+        for word, value in zip(command, values)
+    ]
 
 
 def free_ports(count: int) -> list[int]:

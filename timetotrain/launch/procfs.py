@@ -1,4 +1,4 @@
-"""Reads processes' state, parent, session and start from /proc; answers are empty where there is no /proc."""
+"""Reads processes' state, parent, session and work from /proc; answers are empty where there is no /proc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator
 
 # proc(5) counts the fields of /proc/PID/stat from 1; `_fields` starts at the third, after the name in parentheses.
-STATE, PARENT, SESSION, USER_TIME, SYSTEM_TIME, START_TIME = (n - 3 for n in (3, 4, 6, 14, 15, 22))
+STATE, PARENT, SESSION, USER_TIME, SYSTEM_TIME = (n - 3 for n in (3, 4, 6, 14, 15))
 
 
 def state(pid: int) -> str:
@@ -34,23 +34,6 @@ def children_of(parent: int) -> list[int]:
 def session_members(leader: int) -> list[int]:
     """Returns the living processes of `leader`'s session; the leader itself may be gone."""
     return [pid for pid, fields in _living() if int(fields[SESSION]) == leader]
-
-
-def began(pid: int) -> str | None:
-    """Returns a process's start time in ticks since boot, which distinguishes processes that reuse a number.
-
-    None if the process is gone; "" if the system does not tell.
-    """
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:  # Another user's process.
-        pass
-    fields = _fields(pid)
-    if not fields:
-        return ""
-    return None if fields[STATE] == "Z" else fields[START_TIME]
 
 
 def _living() -> Iterator[tuple[int, list[str]]]:

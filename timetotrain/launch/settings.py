@@ -2,7 +2,7 @@
 
 systems/launch/NAME.json is a list of {"variable", "value", "why", "source"}. Systems that differ only in size share a
 file: summit-128 uses summit.json, dgx-2h-4 uses dgx-2h-hosts.json, h100-1 uses h100-8.json. XLA's flags stay at their
-defaults; lab/bench/gpu/flags.py adds XLA_FLAGS where a measurement shows that some are faster.
+defaults.
 """
 
 from __future__ import annotations

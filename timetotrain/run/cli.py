@@ -3,13 +3,15 @@
 Imports TensorFlow only after the arguments have passed validation.
 """
 
+import contextlib
 import json
 import os
+import pathlib
 import sys
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from common.config import automatic, backend, benchmarks, fitting_batch
 from common.config.schema import RunConfig
@@ -47,16 +49,27 @@ def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
         traceback.print_exc()
         _fail(f"{type(error).__name__}: {str(error).partition(os.linesep)[0]}", 1)
     heartbeat.tell(result=code)
-    # TensorFlow's threads can keep a finished process alive; only the streams need flushing.
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    _exit(code)
 
 
-def _fail(message: str, code: int, lost: bool = False) -> None:
+def _fail(message: str, code: int, lost: bool = False) -> NoReturn:
     """Ends this process at once, since others may wait for it. If there is a launcher, it prints the message."""
     if not heartbeat.tell(**{"lost" if lost else "error": message}):
         print(f"{processes.here().prefix}error: {message}", file=sys.stderr, flush=True)
+    _exit(code)
+
+
+def _exit(code: int) -> NoReturn:
+    """Ends this process without Python's exit functions: TensorFlow's threads can keep a finished process alive.
+
+    Flushes the streams, and removes the sources that AutoGraph wrote into the folder for temporary files.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__autograph_generated_file") and module.__file__:
+            pathlib.Path(module.__file__).unlink(missing_ok=True)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 
@@ -80,7 +93,8 @@ def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, 
         return _export(benchmarks.module(benchmark, "task").Task, config, options)
     if not options.system:
         raise request.no_system(benchmark, options.data_dir)
-    request.check_data_dir(options.data_dir, benchmark)
+    if options.evaluate or processes.here().count == 1:  # Several processes check it together (run.py).
+        request.check_data_dir(options.data_dir, benchmark)
     if options.evaluate:
         task = benchmarks.module(benchmark, "task").Task(config, options.data_dir)
         return _evaluate(task, options.evaluate)
@@ -89,13 +103,14 @@ def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, 
 
     preset = request.preset(benchmark, options)
     closed_division.check(config, preset, hyperparameters)
-    process = processes.of(config)
+    process = processes.place(config)
     taken = config.replicas != preset.replicas and not backend.given(options.replicas, overrides)
     if process.main and taken and not chosen:
         print(backend.TAKEN, file=sys.stderr)
-    if not options.allow_cpu:
-        from timetotrain.run import devices
+    from timetotrain.run import devices
 
+    devices.check_memory(config)
+    if not options.allow_cpu:
         devices.check(config)
     recorder = None
     if process.main:
@@ -108,7 +123,7 @@ def _evaluate(task: Any, checkpoint: str) -> int:
     from timetotrain.run import evaluate_checkpoint
 
     quality = evaluate_checkpoint.evaluate(task, checkpoint)
-    if processes.of(task.config).main:
+    if processes.place(task.config).main:
         print(json.dumps({"quality": quality.value, **quality.details}))
     return 0
 
@@ -134,17 +149,17 @@ def _export(task_of: Any, config: RunConfig, options: BenchmarkFlags) -> int:
 
 def _dry_run(task: Any, said: dict[str, Any]) -> int:
     from common.distributed import replicas
-    from common.train.loop import Loop
     from common.train.probe import Probe
+    from common.train.programs import Programs
     from timetotrain.run import allocator, step_errors
 
     allocator.keep_freed_by_steps(task.config)
-    process, started = processes.of(task.config), time.time()
+    process, started = processes.place(task.config), time.time()
     backend = replicas.make(task.config)
     with step_errors.steps_explained(backend, "global_batch_size"):
-        loop = Loop(task, backend)
+        programs = Programs(task, backend)
         built = time.time()
-        loss, seconds, used = Probe(loop).one_step()
+        loss, seconds, used = Probe(programs).one_step()
         backend.close()
     if process.main:
         times = {"build_seconds": built - started, "step_seconds": seconds, "step_processor_seconds": used}
@@ -152,5 +167,5 @@ def _dry_run(task: Any, said: dict[str, Any]) -> int:
         if rule := automatic.rule_of(benchmarks.module(task.config.benchmark, "presets")):
             train, evaluation = fitting_batch.example_bytes(rule, task.config)
             memory = {"example_bytes": round(train), "evaluation_example_bytes": round(evaluation)}
-        print(json.dumps({"loss": loss, **times, **memory, "compiled": str(loop.compiled), **said}))
+        print(json.dumps({"loss": loss, **times, **memory, "compiled": str(programs.compiled), **said}))
     return 0

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from common import files
 from common.config import fields
 from common.config.closed_fields import closed_rule
-from common.config.rules import LATER_OPTIMIZERS
+from common.config.rules import LATER_OPTIMIZERS, with_every_field
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -25,8 +25,7 @@ Hyperparameters = Callable[[Any], Sequence[tuple[str, Any, Any]]]
 
 def overrides(config: RunConfig, preset: RunConfig) -> dict[str, Any]:
     """Returns {path: value} of the fields where `config` differs from `preset`, in field order."""
-    whole = dataclasses.replace(preset, optimizer=preset.optimizer.every_field())
-    preset_values = {field.path: field.value for field in fields.describe(whole)}
+    preset_values = {field.path: field.value for field in fields.describe(with_every_field(preset))}
     described = fields.describe(config)
     return {field.path: field.value for field in described if field.value != preset_values[field.path]}
 
@@ -100,8 +99,8 @@ def _with_field_of(config: C, other: C, path: str) -> C:
     """Returns `config` with the field at `path` taken from `other`."""
     head, _, rest = path.partition(".")
     value = getattr(other, head)
-    # The fields of another rule come with the rule.
-    if rest and (head != "optimizer" or type(value) is type(getattr(config, head))):
+    # The fields of another rule or kind come with it.
+    if rest and type(value) is type(getattr(config, head)):
         value = _with_field_of(getattr(config, head), value, rest)
     return dataclasses.replace(config, **{head: value})
 

@@ -20,6 +20,7 @@ from common.errors import UserError, near
 from common.files import INSTALLED, ROOT
 from timetotrain import flags
 from timetotrain.launch import commands, containers
+from timetotrain.launch.watch.signals import caught
 from timetotrain.run import help as helps
 from timetotrain.run import request
 from timetotrain.run.options import BenchmarkFlags, RunFlags
@@ -38,8 +39,7 @@ Flags beside those of `python -m BENCHMARK`:"""
 # The flags that the run's own process reads.
 _PASSED_ON = [field.name for field in dataclasses.fields(BenchmarkFlags)]
 _SHOWN = ("system", "data_dir", "result_dir")  # Always given, and first.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # A series forwards them to its run.
-_CLUSTERS = ("sbatch", "mpirun", "horovodrun", "gcloud")
+_CLUSTERS = ("sbatch", "mpirun", "gcloud")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -101,8 +101,9 @@ class Series:
     def execute(self) -> int:
         """Runs the series; returns the worst exit status, or the one that ended the series.
 
-        A missed target (status 1) is a result; a higher status ends the series. A single run replaces this process.
-        Raises UserError if the configuration cannot run, there are no data, or the launcher is not installed.
+        A missed target (status 1) is a result; a higher status ends the series. A single run is this process's own, or
+        its launcher replaces this process. Raises UserError if the configuration cannot run, there are no data, or the
+        launcher is not installed.
         """
         config = self._config()
         lines = [self._line(config, i) for i in range(self.options.runs)]
@@ -121,6 +122,10 @@ class Series:
                 _clear_caches()
             sys.stdout.flush()
             if len(lines) == 1:
+                if self._starts_here(line):
+                    from timetotrain.run import cli
+
+                    cli.main(self.benchmark, line[3:])
                 os.execvp(line[0], line)
             status, signalled = _child(line)
             worst = max(worst, status)
@@ -146,6 +151,12 @@ class Series:
         where = commands.shape(config, commands.describe(config.hardware))
         launcher = commands.launcher(config, where) if options.launcher == "auto" else options.launcher
         return commands.command(config, where, launcher, program, options)
+
+    def _starts_here(self, line: Sequence[str]) -> bool:
+        """Whether a command is one process of this interpreter, without a launcher, so that it needs no other one."""
+        python = os.path.abspath(shutil.which(line[0]) or line[0])
+        own = line[1:3] == ["-m", benchmarks.command(self.benchmark)]
+        return own and python == os.path.abspath(sys.executable)
 
     def _check(self, line: Sequence[str]) -> None:
         elsewhere = line[0] in _CLUSTERS or any(word.startswith("--hosts=") for word in line)
@@ -222,7 +233,7 @@ def _child(line: Sequence[str]) -> tuple[int, bool]:
         if process is not None:
             process.terminate()
 
-    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+    before = {number: signal.signal(number, pass_on) for number in caught()}
     try:
         process = subprocess.Popen(line)
         if signals:  # The signal came before the process started.

@@ -11,6 +11,14 @@ from common.errors import UserError
 from timetotrain.launch import commands
 
 _DRIVER = pathlib.Path("/proc/driver/nvidia/version")
+# TensorFlow's variables, and their copy while programs compile (common/train/programs.py).
+_HOST_COPIES = 2
+# With pjrt one variable at a time is on the host, in up to three copies: Llama 3.1 8B's largest is a fifteenth of its
+# weights, which are a third of its state.
+_HOST_PART = 3 / 45
+# Memory of a step on one GPU as a multiple of weights and slots: 135.3 GB to 96.4 GB (docs/gpu.md), without workspace.
+_STEP = 1.404
+_SHARE, _LARGEST_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.98
 _GO_ON = "--allow_cpu trains without"
 # Per kind of device: the packages, one of which must provide jax's runtime, and what installs it.
 _RUNTIMES = {
@@ -68,6 +76,46 @@ def _check_jax(config: RunConfig, accelerator: str) -> None:
             "or driver too old for jax's CUDA (`make gpu CUDA=12`), or a variable hides them; "
             f"{_GO_ON}"
         )
+
+
+def check_memory(config: RunConfig) -> None:
+    """Checks that this host's memory, and a single GPU's, hold a large network. Does not import TensorFlow.
+
+    Raises UserError if they do not, or jax may not use enough of the GPU's.
+    """
+    in_parts = config.replicas == "pjrt"
+    copies = _HOST_PART if in_parts else _HOST_COPIES
+    need, here = copies * config.state_bytes, hardware.host_memory()
+    if need > here:
+        fix = "use a larger host, or raise the control group's limit"
+        raise UserError(
+            f"config.system={config.system}: weights and slots take {config.state_bytes / 1e9:.0f} GB, of which a run "
+            f"holds up to {need / 1e9:.0f} GB in this host's memory, but it has {here / 1e9:.0f} GB; {fix}"
+            + ("" if in_parts else ", or take --config.replicas=pjrt, which holds one variable at a time")
+        )
+    if not config.state_bytes or config.replicas != "pjrt" or config.num_replicas > 1:
+        return
+    step, gpu = _STEP * config.state_bytes, hardware.jax_gpu_memory()
+    share = _share_of_gpu()
+    if gpu and step > share * gpu:
+        fix = (
+            f"set {_SHARE}={_LARGEST_SHARE}" if step <= _LARGEST_SHARE * gpu else "use a GPU with more memory"
+        )
+        raise UserError(
+            f"config.system={config.system}: a step takes {step / 1e9:.0f} GB on the GPU, jax takes {share:g} of its "
+            f"{gpu / 1e9:.0f} GB; {fix}"
+        )
+
+
+def _share_of_gpu() -> float:
+    """Returns the share of a GPU's memory that jax takes (docs.jax.dev, "GPU memory allocation")."""
+    text = os.environ.get(_SHARE, "").strip()
+    try:
+        return float(text) if text else 0.75
+    except ValueError:
+        raise UserError(
+            f"{_SHARE}={text}: not a number; set it to a share such as {_LARGEST_SHARE}"
+        ) from None
 
 
 def needed_here(config: RunConfig) -> int:

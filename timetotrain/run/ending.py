@@ -36,13 +36,13 @@ def exit_status(stopped: events.RunStopped) -> int:
     return NOT_REACHED if number is None else 128 + number
 
 
-def stopped_early(name: str, when: str = "during initialisation") -> UserError:
+def stopped_early(name: str, when: str = "during initialization") -> UserError:
     """Returns the error of a run that the signal `name` ends before its first step."""
     return UserError(f"{name} {when}: nothing was trained", 128 + signal.Signals[name].value)
 
 
 def explained(
-    error: BaseException, signalled: str, loop: Any, replicas: Any, say: Callable[[str], None]
+    error: BaseException, signalled: str, task: Any, replicas: Any, say: Callable[[str], None]
 ) -> UserError | None:
     """Returns the error to raise instead of the one that ended a run, None if there is no better one.
 
@@ -50,7 +50,7 @@ def explained(
 
     Args:
       signalled: name of the signal that came before the training, or "".
-      loop, replicas: of the run; None before they exist.
+      task, replicas: of the run; None before they exist.
       say: prints a line for the user.
     """
     better = None
@@ -60,7 +60,7 @@ def explained(
     elif not isinstance(error, UserError):
         from timetotrain.run import step_errors
 
-        diagnose = None if loop is None else loop.task.diagnose
+        diagnose = None if task is None else task.diagnose
         better = step_errors.explained(error, replicas, "global_batch_size", diagnose, say)
     told = better or error
     text = str(told) if isinstance(told, UserError) else f"{type(told).__name__}: {told}".splitlines()[0]

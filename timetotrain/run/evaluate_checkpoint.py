@@ -11,8 +11,8 @@ from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import checkpoint, checkpoint_file
 from common.train.evaluation_pool import quality_explained
-from common.train.loop import Loop
 from common.train.probe import Probe
+from common.train.programs import Programs
 from common.train.task import Quality, Task
 from timetotrain.run import allocator
 from timetotrain.run.step_errors import steps_explained
@@ -36,9 +36,9 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
     allocator.keep_freed_by_steps(task.config)
     replicas = backends.make(task.config)
     with steps_explained(replicas, "eval_batch_size", task.diagnose):
-        loop = Loop(task, replicas)
-        checkpoint.restore_weights(loop.state, _file(pathlib.Path(path)))
-        sums, arrays = Probe(loop).evaluate()
+        programs = Programs(task, replicas)
+        checkpoint.restore_weights(programs.state, _file(pathlib.Path(path)))
+        sums, arrays = Probe(programs).evaluate()
         replicas.close()
     with quality_explained():
         return task.quality(sums, arrays)

@@ -41,22 +41,22 @@ class Example:
 class Looker:
     """Shows the same evaluation examples after each evaluation."""
 
-    def __init__(self, loop: Any, folder: pathlib.Path, count: int):
-        """`loop` is a run's loop, on a single replica.
+    def __init__(self, programs: Any, folder: pathlib.Path, count: int):
+        """`programs`: of a run on a single replica.
 
         Raises UserError if the benchmark has no pictures, or the run has several replicas.
         """
-        task = loop.task
+        task = programs.task
         if not task.has_pictures:
             raise UserError(
-                f"--examples={count}: {loop.config.benchmark} has no pictures to keep; leave it out"
+                f"--examples={count}: {programs.config.benchmark} has no pictures to keep; leave it out"
             )
-        if loop.config.replicas != "single":
-            raise UserError(f"--examples={count}: needs --replicas=single, not {loop.config.replicas}")
+        if programs.config.replicas != "single":
+            raise UserError(f"--examples={count}: needs --replicas=single, not {programs.config.replicas}")
         from common.train.probe import Probe
 
-        self._loop, self._folder, self._count = loop, folder, count
-        self._probe = Probe(loop)
+        self._programs, self._folder, self._count = programs, folder, count
+        self._probe = Probe(programs)
         # Read on first use: some names are in the data, which a run may not touch before the clock starts.
         self._names: Sequence[str] | None = None
         self._truth: Any = None
@@ -75,7 +75,7 @@ class Looker:
 
     def _of(self, seen: Mapping[str, np.ndarray]) -> Iterator[Example]:
         if self._names is None:
-            self._names = self._loop.task.labels()
+            self._names = self._programs.task.labels()
         for i in np.flatnonzero(seen["weight"] > 0):
             one = {name: value[i] for name, value in seen.items()}
             one["image"] = np.clip(one["image"], 0, 255).astype(np.uint8)
@@ -88,7 +88,7 @@ class Looker:
         from common.detection import coco_eval, coco_records
 
         if self._truth is None:
-            task = self._loop.task
+            task = self._programs.task
             self._truth = coco_eval.ground_truth(coco_records.annotation_file(task.config, task.data_dir))
         image = self._truth.imgs[int(one["image_id"])]
         names = {number: category["name"] for number, category in self._truth.cats.items()}
@@ -172,13 +172,13 @@ def _jpeg(example: Example) -> bytes:
     factor = max(1, round(SIDE / min(image.size)))
     image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
     draw = ImageDraw.Draw(image)
-    for (ymin, xmin, ymax, xmax), label, colour in example.boxes:
+    for (ymin, xmin, ymax, xmax), label, color in example.boxes:
         x, y = xmin * image.width, ymin * image.height
         ends = [x, y, max(xmax * image.width, x), max(ymax * image.height, y)]
-        draw.rectangle(ends, outline=colour, width=1 if colour == _TRUE else 2)
+        draw.rectangle(ends, outline=color, width=1 if color == _TRUE else 2)
         if label:
             place = (min(max(x + 2, 0), image.width - 60), min(max(y - 12, 0), image.height - 12))
-            draw.rectangle(draw.textbbox(place, label), fill=colour)
+            draw.rectangle(draw.textbbox(place, label), fill=color)
             draw.text(place, label, fill=(0, 0, 0))
     data = io.BytesIO()
     image.save(data, "JPEG", quality=90)

@@ -39,7 +39,7 @@ def print_help(benchmark: str, table: type[BenchmarkFlags], program: str, argv: 
       table: the command's flags.
       program: the command.
       argv: the command line; if it names a preset with --system, the help shows that preset's field values, and
-        with --config.optimizer.name the fields of that rule.
+        with --config.optimizer.name the fields of that rule, and with --config.schedule.kind of that kind.
     """
     options, _ = flags.parse(table, [word for word in argv if word not in ASKS], program)
     module = benchmarks.module(benchmark, "presets")

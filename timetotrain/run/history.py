@@ -60,7 +60,10 @@ class History:
         self._config, self._path, self._baseline = config, path, baseline or {}
         self._checkpoints = pathlib.Path(checkpoints) if checkpoints else None
         self.records: list[Record] = []
-        self._begun = False
+        self._begun, self._stored = (
+            False,
+            0,
+        )  # Records in the file beside the checkpoints; 0: not written yet.
         self._offset = self._start = self._last = self._told = 0.0
 
     def begin(self, start: int) -> None:
@@ -82,10 +85,19 @@ class History:
         return [r for r in self.records if r["kind"] == "evaluation"]
 
     def saved(self) -> None:
-        """Notes that a checkpoint was saved."""
-        if self._checkpoints:
-            self._save(self._checkpoints / NAME)
-            self._point()
+        """Notes that a checkpoint was saved: writes the file beside the checkpoints, later adds to it."""
+        if self._checkpoints is None:
+            return
+        path = self._checkpoints / NAME
+        if not self._stored:
+            for left in self._checkpoints.glob(f".{NAME}.*.partial"):  # Of a run that was killed.
+                shutil.rmtree(left, ignore_errors=True)
+        if not self._stored or not path.exists():
+            self._save(path)
+        else:
+            _append(path, self.records[self._stored :])
+        self._stored = len(self.records)
+        self._point()
 
     def protected(self, step: int) -> set[int]:
         """Returns the steps of the checkpoints that must stay when step `step` is saved."""
@@ -156,11 +168,7 @@ class History:
 
     def _write(self, records: Sequence[Record]) -> None:
         self.records += records
-        try:
-            with open(self._path, "ab") as file:
-                file.write(b"".join(map(_line, records)))
-        except OSError as error:
-            raise UserError(f"{self._path}: cannot write: {error.strerror}; {files.FIX}") from error
+        _append(self._path, records)
 
     def summary(self) -> list[str]:
         """Returns lines for the end of the run's output: the best checkpoint, and one line per evaluation."""
@@ -213,6 +221,14 @@ def _head(config: RunConfig) -> Record:
 
 def _line(record: Record) -> bytes:
     return json.dumps(record).encode() + b"\n"
+
+
+def _append(path: pathlib.Path, records: Sequence[Record]) -> None:
+    try:
+        with open(path, "ab") as file:
+            file.write(b"".join(map(_line, records)))
+    except OSError as error:
+        raise UserError(f"{path}: cannot write: {error.strerror}; {files.FIX}") from error
 
 
 def read(path: pathlib.Path) -> list[Record]:

@@ -1,11 +1,13 @@
 """Writes a run's configuration and events as MLPerf log lines. TensorFlow-free.
 
-mlperf_logging.mllog writes ruleset 0.7.0. It cannot write the `:::MLL <seconds> <key>: {...}` form of ruleset 0.6.0; a
-small formatter here does. Every line is checked by the rules of `timetotrain check` as it is written.
+mlperf_logging.mllog writes rulesets from 0.7.0 on. It cannot write the `:::MLL <seconds> <key>: {...}` form of ruleset
+0.6.0; a small formatter here does. Rounds from 5.1 on count samples, not epochs, and their header says more of the
+system (round_keys.py). Every line is checked by the rules of `timetotrain check` as it is written.
 """
 
 import os
 import pathlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +19,9 @@ from common.errors import UserError
 from common.train import events
 from common.train.timing import jump, now
 from timetotrain.log_writer import Format
+from timetotrain.run import round_keys
 from timetotrain.run.log_file import LogFile
+from timetotrain.run.own_output import Output
 
 Hyperparameters = Sequence[tuple[str, Any, Mapping[str, Any]]]
 
@@ -39,8 +43,10 @@ class RunLog:
         self._file = LogFile(self.path.with_suffix(self.path.suffix + ".partial"))
         self._line = 0
         self._format = Format(config.ruleset, config.benchmark)
+        self._place = round_keys.place_of(config, self._clock)
+        self._output = Output(config, self._write) if round_keys.header(config) else None
         self.started = self.stopped = self._resumed = False
-        heartbeat.tell(log=str(self._file.path.resolve()))
+        heartbeat.tell(log=str(self._file.path.resolve()), clock=now() - time.monotonic())
 
     # -- the parts of a log ---------------------------------------------------------------------------------------
 
@@ -65,15 +71,17 @@ class RunLog:
             self.event("no_mlperf_result", events.NO_TARGET)
         self.event("seed", config.seed)
         self.event("config_digest", digest(config))
-        for key, value in (facts or {}).items():
+        for key, value in (round_keys.header(config) | dict(facts or {})).items():
             self.event(key, value)
         for key, value, metadata in hyperparameters:
             self.event(key, value, metadata)
         self.event("train_samples", config.num_train_examples)
         self.event("eval_samples", config.num_eval_examples)
+        if self._output is not None:
+            self._output.header()
 
     def init_stop(self, resumed_from_step: int = 0) -> None:
-        """Ends the initialisation; marks a resumed run, which has no score."""
+        """Ends the initialization; marks a resumed run, which has no score."""
         if resumed_from_step:
             self._resumed = True
             self.event("resumed_from_step", resumed_from_step)
@@ -81,26 +89,29 @@ class RunLog:
 
     def record(self, event: events.Event) -> None:
         """Writes the log lines of a loop event."""
+        if self._output is not None:
+            self._output.record(event)
         match event:
             case events.RunStarted():
                 self.started = True
                 self.event("run_start", kind="INTERVAL_START", at=event.time)
             case events.BlockStarted():
-                first, metadata = event.block.first_epoch, self._block(event.block)
+                first, metadata = event.block.first_epoch, self._place.of_block(event.block, started=True)
                 self.event("block_start", None, metadata, "INTERVAL_START", event.time)
                 if self._config.ruleset == "0.6.0":
                     self.event("epoch_start", None, {"epoch_num": first}, "INTERVAL_START", event.time)
             case events.Trained():
                 self._trained(event)
             case events.EvalRan():
-                epoch = {"epoch_num": event.block.last_epoch}
-                self.event("eval_start", None, epoch, "INTERVAL_START", event.start)
-                self.event("eval_stop", None, epoch, "INTERVAL_END", event.stop)
+                place = self._place.of_evaluation(event.block)
+                self.event("eval_start", None, place, "INTERVAL_START", event.start)
+                self.event("eval_stop", None, place, "INTERVAL_END", event.stop)
             case events.Evaluated():
-                metadata = {"epoch_num": event.block.last_epoch, **event.details}
+                metadata = {**self._place.of_evaluation(event.block), **event.details}
                 self.event("eval_accuracy", event.value, metadata, at=event.time)
             case events.BlockStopped():
-                self.event("block_stop", None, self._block(event.block), "INTERVAL_END", event.time)
+                metadata = self._place.of_block(event.block, started=False)
+                self.event("block_stop", None, metadata, "INTERVAL_END", event.time)
             case events.RunStopped():
                 self._run_stopped(event)
 
@@ -124,9 +135,6 @@ class RunLog:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def _block(self, block: Any) -> dict[str, int]:
-        return {"first_epoch_num": block.first_epoch, "epoch_count": block.epoch_count}
-
     def _trained(self, event: events.Trained) -> None:
         block, times = event.block, event.times
         if self._config.ruleset == "0.6.0" and len(times) == block.num_steps:
@@ -138,7 +146,7 @@ class RunLog:
                 if epoch < block.last_epoch:
                     self.event("epoch_start", None, {"epoch_num": epoch + 1}, "INTERVAL_START", at)
         if times:
-            metadata = {"epoch_num": block.last_epoch, "step": block.first_step + len(times)}
+            metadata = {**self._place.of_evaluation(block), "step": block.first_step + len(times)}
             self.event("train_loss", event.losses[-1], metadata, at=times[-1])
             for key, value in event.scale.items():
                 self.event(key, value, metadata, at=times[-1])
@@ -169,10 +177,13 @@ class RunLog:
         Raises UserError if the disk is full, or the rules forbid the line.
         """
         line = self._format.line(key, value, dict(metadata or {}), kind, now() if at is None else at)
-        self._file.write(line)
-        self._line += 1
+        self._write(line)
         if self._checker is not None:
             self._check(line)
+
+    def _write(self, line: str) -> None:
+        self._file.write(line)
+        self._line += 1
 
     def _check(self, line: str) -> None:
         from compliance.log import logs

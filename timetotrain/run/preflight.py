@@ -1,13 +1,11 @@
 """One process of `timetotrain launch --check`: checks what a run of several processes needs, a line for each check.
 
-Clocks, versions, free space and data are compared over the processes; sums of every size and each device's product are
-timed. Process 0 prints.
+Commands, code, versions, data, folders and clocks are compared over the processes; sums of every size and each device's
+product are timed. Process 0 prints. The run itself compares what costs nothing (common/distributed/alike.py).
 """
 
-import hashlib
 import os
 import pathlib
-import platform
 import shutil
 import socket
 import statistics
@@ -16,38 +14,49 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from common import machine_tools
 from common.config.schema import RunConfig
-from common.distributed import heartbeat
+from common.distributed import alike, heartbeat
+from common.distributed.agreement import Agreement
 from common.errors import UserError
 
 # Clocks further apart than this make the logs of two hosts hard to compare; steps do not depend on them.
 _CLOCK_SECONDS = 1.0
 _LEAST_FREE = 1 << 30  # Bytes for a log and small checkpoints.
+_LEAST_SPEED = 10e6  # Bytes a second to a disk; a checkpoint of ResNet-50 with its slots takes 20 s.
+_WRITTEN = 1 << 25  # Bytes of the file that times a disk.
+_SHARED_SECONDS = 10.0  # A network's file system shows another host's new file after seconds.
 _SIZES = (1 << 10, 1 << 20, 1 << 26)  # Bytes of a sum: a latency, a bucket, a large gradient.
-_PACKAGES = ("tensorflow", "jax", "numpy", "horovod")
+_BLOCKS = 16  # Of each file of the data.
 _ROUNDS = 5
-_FOLDERS = ("data_dir", "result_dir", "checkpoint_dir")
+# Flags that hosts may give other values: places on their own disks.
+_OWN = ("data_dir", "result_dir")
 
 
 def main(backend: str, command: Sequence[str]) -> int:
     """Checks this process and the folders of the `command` that is to follow; returns 0, or 1 if a check failed."""
     heartbeat.start()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    folders = dict(
-        word[2:].split("=", 1) for word in command if word.startswith(tuple(f"--{n}=" for n in _FOLDERS))
-    )
     try:
-        bad = _check(backend, folders)
-    except UserError as error:
+        bad = _check(backend, flags(command))
+    except Exception as error:  # Python's own exit might wait for the others, which wait for this process.
         heartbeat.tell(error=str(error))
-        os._exit(error.exit_code)
+        os._exit(getattr(error, "exit_code", 1))
     heartbeat.tell(result=int(bad))
     sys.stdout.flush()
     os._exit(int(bad))
 
 
-def _check(backend: str, folders: dict[str, str]) -> bool:
+def flags(command: Sequence[str]) -> dict[str, str]:
+    """Returns a command's flags, {name with underscores: value}, as --name=value or --name value; "" without one."""
+    values: dict[str, str] = {}
+    for word, after in zip(command, [*command[1:], "--"]):
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            values[name.replace("-", "_")] = value if equals or after.startswith("--") else after
+    return values
+
+
+def _check(backend: str, values: dict[str, str]) -> bool:
     import tensorflow as tf
 
     from common.distributed import replicas as backends
@@ -61,31 +70,42 @@ def _check(backend: str, folders: dict[str, str]) -> bool:
         if not good:
             failed.append(name)
         if replicas.main:
-            print(f"{'ok' if good else 'FAILS':<6} {name:<9} {text}", flush=True)
+            print(f"{'ok' if good else 'FAILS':<6} {name:<10} {text}", flush=True)
 
     def spread(value: int) -> tuple[int, int]:
         return -replicas.agree(-value), replicas.agree(value)
+
+    def compare(name: str, facts: dict[str, str], text: str) -> None:
+        try:
+            Agreement(replicas).same(facts)
+            say(name, True, text)
+        except UserError as error:
+            say(name, False, str(error))
 
     say("names", True, f"{replicas.num_processes} processes met; process 0 is on {socket.gethostname()}")
     replicas.agree(0)  # All read their clocks at one time.
     first, last = spread(time.time_ns() // 1000)
     say("clocks", last - first < _CLOCK_SECONDS * 1e6, f"{(last - first) / 1000:.0f} ms apart at most")
-    packages = {"Python": platform.python_version(), **machine_tools.versions(*_PACKAGES)}
-    same, versions = _same(spread, ", ".join(f"{name} {version}" for name, version in packages.items()))
-    say("versions", same, versions if same else f"differ between processes; process 0 has {versions}")
+    common = {f"--{name}": value for name, value in values.items() if name not in _OWN}
+    compare("command", common, "alike in every process")
+    machine = alike.of_machine()
+    compare("versions", machine, ", ".join(f"{name} {value}" for name, value in machine.items()))
     for name in ("result_dir", "checkpoint_dir"):
-        path = pathlib.Path(folders.get(name) or ".").resolve()
-        while not path.exists():
-            path = path.parent
-        least, _ = spread(shutil.disk_usage(path).free)
-        say("space", least > _LEAST_FREE, f"{least / 1e9:,.1f} GB free for --{name}")
-    if "data_dir" in folders:
-        same, listed = _same(spread, _listing(pathlib.Path(folders["data_dir"])))
-        say(
-            "data",
-            same,
-            listed.partition(";")[0] if same else "the processes see different files in --data_dir",
-        )
+        path = pathlib.Path(values.get(name) or ".").resolve()
+        _disk(name, path, spread, say)
+    if values.get("checkpoint_dir"):
+        good = _shared(pathlib.Path(values["checkpoint_dir"]), replicas)
+        seen = "seen by every process" if good else "not every process sees what process 0 writes; share it"
+        say("checkpoints", good, f"--checkpoint_dir={values['checkpoint_dir']}: {seen}")
+    if "data_dir" in values:
+        try:
+            data = alike.of_files(values["data_dir"], _BLOCKS)
+        except UserError as error:
+            data = str(error)
+        if spread(int(data.startswith("--")))[0]:  # No process has the folder.
+            say("data", False, data)
+        else:
+            compare("data", {"the data": data}, f"{data}, alike in every process")
     for size in _SIZES:
         seconds = _seconds(replicas, tf.ones([size // 4]), replicas.all_reduce)
         say(
@@ -99,17 +119,61 @@ def _check(backend: str, folders: dict[str, str]) -> bool:
     return bool(failed)
 
 
-def _same(spread: Callable[[int], tuple[int, int]], text: str) -> tuple[bool, str]:
-    """Returns whether all processes have the same text, and this process's."""
-    first, last = spread(int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big"))
-    return first == last, text
+def _disk(
+    name: str, path: pathlib.Path, spread: Callable[[int], tuple[int, int]], say: Callable[..., None]
+) -> None:
+    """Says the free space of the disk with a folder, and how fast it takes a file."""
+    while not path.exists():
+        path = path.parent
+    least, _ = spread(shutil.disk_usage(path).free)
+    say("space", least > _LEAST_FREE, f"{least / 1e9:,.1f} GB free for --{name}")
+    _, refused = spread(int(not os.access(path, os.W_OK)))
+    if refused:
+        say("disk", False, f"--{name}: a process may not write in {path}; make it writable")
+        return
+    speed, _ = spread(round(_write_speed(path)))
+    say("disk", speed > _LEAST_SPEED, f"{speed / 1e6:,.0f} MB/s to the slowest disk of --{name}")
 
 
-def _listing(folder: pathlib.Path) -> str:
-    """Returns the number and bytes of a folder's files, and the name and size of each."""
-    files = sorted((str(p.relative_to(folder)), p.stat().st_size) for p in folder.rglob("*") if p.is_file())
-    total = sum(size for _, size in files)
-    return f"{len(files):,} files, {total / 1e9:,.3f} GB, alike in every process; {files}"
+def _write_speed(folder: pathlib.Path) -> float:
+    """Returns the bytes a second of a file that is written and flushed to disk; 0 if that fails."""
+    path = folder / f".check-{socket.gethostname()}-{os.getpid()}"
+    try:
+        began = time.perf_counter()
+        with open(path, "wb") as file:
+            file.write(bytes(_WRITTEN))
+            os.fsync(file.fileno())
+        return _WRITTEN / (time.perf_counter() - began)
+    except OSError:
+        return 0.0
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _shared(folder: pathlib.Path, replicas: Any) -> bool:
+    """Returns, in every process, whether all see a file that process 0 writes into a folder."""
+    number = replicas.agree(os.getpid() if replicas.main else 0)
+    path, created = folder / f".shared-{number}", not folder.exists()
+    written = 0
+    if replicas.main:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            written = 1
+        except OSError:
+            pass
+    missing = 0
+    if replicas.agree(written):
+        until = time.monotonic() + _SHARED_SECONDS
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        missing = int(not path.exists())
+    unseen = replicas.agree(missing)
+    if written:
+        path.unlink()
+        if created:
+            folder.rmdir()
+    return bool(replicas.agree(written)) and not unseen
 
 
 def _seconds(replicas: Any, x: Any, function: Callable[[Any], Any]) -> float:

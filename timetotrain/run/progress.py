@@ -77,12 +77,13 @@ class Reporter:
 
     def _evaluated(self, event: events.Evaluated) -> None:
         measure, target = self._config.quality, self._config.logged_target
-        text = f"{self._epoch(event.block.last_epoch)}: {measure.shown(event.value)}"
+        block = event.block
+        text = f"{self._place(block.last_epoch, block.end_step)}: {measure.shown(event.value)}"
         notes = [] if target is None else [f"target {measure.target(target)}"]
         notes += ["reached"] if target is not None and event.reached else []
         notes += [f"baseline {measure.target(self.least['value'])}"] if self.least else []
         text += f" ({', '.join(notes)})" if notes else ""
-        loss = self._losses.get(event.block.last_epoch)
+        loss = self._losses.get(block.last_epoch)
         if loss is not None:
             text += f", loss {number(loss)}"
         self.say(f"{text}, after {duration(event.time - self._start[0])}")
@@ -99,13 +100,16 @@ class Reporter:
             self._tell_length(seconds / steps)
         loss = "" if math.isnan(event.loss) else f"loss {number(event.loss)}, "
         if self._bar is not None:
-            self._bar.set_description("evaluating" if event.evaluating else self._epoch(self._now(event)))
+            self._bar.set_description(
+                "evaluating" if event.evaluating else self._place(self._now(event), event.step)
+            )
             self._bar.set_postfix_str(f"{loss}{number(rate)} examples/s", refresh=False)
             self._bar.update(event.step - self._bar.n)
         elif steps and time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
             left = seconds / steps * (self._clock.train_steps - event.step)
-            where = f"step {event.step} of {self._clock.train_steps}, {self._epoch(self._now(event))}"
+            place = self._place(self._now(event), event.step)
+            where = f"step {event.step} of {self._clock.train_steps}, {place}"
             now = "evaluating, " if event.evaluating else ""
             most = "" if self._config.logged_target is None else "at most "
             self.say(f"{where}: {now}{loss}{number(rate)} examples/s, {most}{duration(left)} left")
@@ -126,7 +130,9 @@ class Reporter:
         block, done = event.block, max(event.step - 1, 0) * self._clock.global_batch_size
         return min(max(1 + done // self._clock.num_examples, block.first_epoch), block.last_epoch)
 
-    def _epoch(self, epoch: int) -> str:
+    def _place(self, epoch: int, step: int) -> str:
+        if self._config.counted:
+            return f"{step * self._clock.global_batch_size:,} {self._config.counted}"
         return f"epoch {epoch} of {max(epoch, self._clock.epoch_number(self._clock.train_steps))}"
 
 

@@ -112,22 +112,22 @@ class Recorder:
             self._new_folders = files.try_to_write(folder, "--checkpoint_dir")
             self._lock = FolderLock(folder, "--checkpoint_dir")
 
-    def built(self, loop: Any, say: Callable[[str], None]) -> None:
-        """Notes what the compiled `loop` runs on, and says what `--system=here` chose."""
-        self.facts["compiled"] = str(loop.compiled)
-        if loop.replicas.platform:
-            self.facts["devices"] = f"{loop.replicas.num_replicas} x {loop.replicas.platform}"
+    def built(self, programs: Any, say: Callable[[str], None]) -> None:
+        """Notes what the compiled `programs` run on, and says what `--system=here` chose."""
+        self.facts["compiled"] = str(programs.compiled)
+        if programs.replicas.platform:
+            self.facts["devices"] = f"{programs.replicas.num_replicas} x {programs.replicas.platform}"
         if self.options.examples:
             from timetotrain.run.examples import Looker
 
-            self._looker = Looker(loop, self.folder / f"examples_{self.index}", self.options.examples)
+            self._looker = Looker(programs, self.folder / f"examples_{self.index}", self.options.examples)
         for field, choice in self.facts.get("chosen", {}).items():
             say(f"chosen: {automatic.Choice(field, **choice)}")
         if outlook := self.facts["outlook"]:
             say(f"outlook: this run {outlook}")
 
     def begin(self, step: int) -> None:
-        """Ends the initialisation; the run starts at `step`, which is above 0 if it resumes."""
+        """Ends the initialization; the run starts at `step`, which is above 0 if it resumes."""
         self._resumed = step
         self.history.begin(step)
         if self.options.power:

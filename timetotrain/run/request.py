@@ -66,10 +66,7 @@ def configure(
     )
     if options.system is not None:
         config = backend.chosen(config, options.replicas, overrides)
-    config = data_description.filled(config, options.data_dir, overrides)
-    if rule := automatic.rule_of(module):
-        automatic.check_counts(rule, config, options.data_dir)
-    return config, []
+    return data_description.filled(config, options.data_dir, overrides), []
 
 
 def _before(module: ModuleType, folder: str | None) -> Mapping[str, Any] | None:

@@ -58,7 +58,7 @@ def describe_run(
 
 def _starting_weights(weights: Any) -> str:
     if weights == "random":
-        return "none, random initialisation from the seed"
+        return "none, random initialization from the seed"
     return weights["file"] + (f", sha256 {weights['sha256']}" if "sha256" in weights else "")
 
 

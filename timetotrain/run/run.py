@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from common.config import benchmarks
@@ -11,20 +12,12 @@ from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.distributed.process import Process
 from common.errors import PeerLostError
-from common.train import events
 from common.train.timing import now
-from timetotrain.run import advice, ending
+from timetotrain.launch.watch.signals import caught
+from timetotrain.run import ending, same_start
 from timetotrain.run.options import RunOptions
 from timetotrain.run.progress import Reporter
 from timetotrain.run.recorder import Recorder
-
-# What a process does after an event, in the words of its launcher (timetotrain/launch/watch/progress.py).
-_PHASES = {
-    events.RunStarted: "reads the data",
-    events.BlockStarted: "trains",
-    events.Trained: "ends a block",
-    events.RunStopped: "ends the run",
-}
 
 
 class Run:
@@ -40,14 +33,16 @@ class Run:
     ):
         """`recorder` writes the results; None in any process but the first."""
         self.benchmark, self.config, self.recorder = benchmark, config, recorder
+        self._process = process
         self.options = options if recorder is None else recorder.options
         self.reporter = Reporter(config, sys.stderr if process.main else None)
         if recorder is not None:
             self.reporter.least = recorder.baseline
         self.loop: Any = None
-        self._stopped_by = ""  # A signal's name; it also stops a loop that replaces the current one.
+        self._stopped_by = ""  # The name of the first signal.
         self._training = False
         self._replicas: Any = None
+        self._results: Any = None
         self._span: Any = None
         self._profile: Any = None
         self._saver: Any = None
@@ -65,12 +60,12 @@ class Run:
         try:
             if recorder is not None:
                 recorder.header()
-            self._initialise()
-            start = self._resume()
+            self._initialize()
+            start, pending = self._resume()
             heartbeat.tell(start=start)
             if recorder is not None:
                 recorder.begin(start)
-            stopped = self._train()
+            self._train(pending)
             if recorder is not None:
                 recorder.publish()
         except BaseException as error:
@@ -78,7 +73,8 @@ class Run:
             failed = now()
             # Python wraps what a signal raises inside some of its own code.
             signalled = "" if self._training else self._stopped_by
-            explained = ending.explained(error, signalled, self.loop, self._replicas, self.reporter.say)
+            task = self.loop and self.loop.programs.task
+            explained = ending.explained(error, signalled, task, self._replicas, self.reporter.say)
             if self._saver is not None:
                 heartbeat.phase(heartbeat.SAVES)
                 with contextlib.suppress(Exception):  # The error that ends the run matters more.
@@ -91,10 +87,10 @@ class Run:
         if recorder is not None:
             recorder.finish(self._profile, self.reporter.say)
         self._leave()
-        return ending.exit_status(stopped)
+        return ending.exit_status(self._results.stopped)
 
     def _listen(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in caught():
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _: Any) -> None:
@@ -103,113 +99,106 @@ class Run:
         self._stopped_by = self._stopped_by or name
         if self.loop is not None:
             self.loop.stop(name)
-            if self.loop.reading_alone:
+            if self._results.reading and self._replicas.num_processes == 1:
                 raise ending.stopped_early(name, "while reading the data")
         elif not self._training:
             raise ending.stopped_early(name)
 
-    def _initialise(self) -> None:
-        self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initialising")
+    def _initialize(self) -> None:
+        self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initializing")
         self._build(self.config)
         if self._stopped_by:  # Python drops an exception that a signal raises inside one of its callbacks.
             raise ending.stopped_early(self._stopped_by)
         if self.recorder is not None:
-            self.recorder.built(self.loop, self.reporter.say)
+            self.recorder.built(self.loop.programs, self.reporter.say)
 
     def _build(self, config: RunConfig) -> Any:
-        """Builds and compiles the loop of `config`."""
+        """Builds and compiles the programs of `config`, and returns their loop."""
         task_module = benchmarks.module(self.benchmark, "task")
         from common.distributed import replicas
         from common.train.loop import Loop
+        from common.train.programs import Programs
         from timetotrain.run import allocator
 
         allocator.keep_freed_by_steps(config)
         task = task_module.Task(config, self.options.data_dir)
-        task.check_input()
+        if self._process.count == 1:
+            task.check_input()
         self._replicas = replicas.make(config)
         self._listen()  # TensorFlow's multi-process server has replaced the signal handlers.
-        loop = Loop(task, self._replicas)
-        loop.compile()
-        loop.guard.steps = self.options.guard_steps
-        if self.options.checkpoint_dir:
-            loop.save_seconds = 60 * self.options.checkpoint_minutes
-        self.loop = loop
-        if self._span is not None:
-            from common.train.profile import Profile
-
-            folder = self.recorder and self.recorder.profile_folder
-            loop.profile = self._profile = Profile(self._span, folder)
+        if self._process.count > 1:
+            same_start.check(self._replicas, self.benchmark, task, self.options)
+        programs = Programs(task, self._replicas)
+        programs.compile()
         if config.init:
-            self._take_weights(loop)
+            self._take_weights(programs)
+        self.loop = Loop(programs, self._listeners(programs))
         if self._stopped_by:
-            loop.stop(self._stopped_by)
-        return loop
+            self.loop.stop(self._stopped_by)
+        return self.loop
 
-    def _take_weights(self, loop: Any) -> None:
+    def _listeners(self, programs: Any) -> Iterator[Any]:
+        """Yields what follows the run, in the order in which it acts."""
+        from common.train.checkpoint_times import Checkpoints
+        from common.train.guard import Guard
+        from common.train.profile import Profile
+        from timetotrain.run.listeners import Results, Watchdog
+
+        self._results = Results(self.reporter, self.recorder)
+        guard, options = Guard(programs, self.options.guard_steps), self.options
+        yield from (Watchdog(), self._results, guard)
+        if options.checkpoint_dir or (self.recorder is not None and options.examples):
+            seconds = 60 * options.checkpoint_minutes if options.checkpoint_dir else 0.0
+            yield Checkpoints(self._save, guard, self.config.checkpoint_blocks, seconds, self._check_saved)
+        if self._span is not None:
+            self._profile = Profile(self._span, self.recorder and self.recorder.profile_folder)
+            yield self._profile  # Last: a trace that cannot be written loses no checkpoint.
+
+    def _take_weights(self, programs: Any) -> None:
         from common.train import warm_start as start
 
-        taken = start.start(loop.state, loop.task, self.config.init)
+        taken = start.start(programs.state, programs.task, self.config.init)
         self.reporter.say(taken.table())
         if self.recorder is not None:
             self.recorder.facts["weights"] = dict(vars(taken))
 
-    def _resume(self) -> int:
+    def _resume(self) -> tuple[int, Any]:
+        """Returns the step at which the run begins, and the evaluations that it begins with."""
         if not self.options.checkpoint_dir:
-            return 0
+            return 0, ()
         from common.train import checkpoint
 
         folder, recorder = self.options.checkpoint_dir, self.recorder
         protected = (lambda step: ()) if recorder is None else recorder.history.protected
         self._saver = checkpoint.Saver(folder, self.options.keep_checkpoints, protected)
-        start = checkpoint.restore_latest(self.loop, folder, self.reporter.say) or 0
+        restored = checkpoint.restore_latest(self.loop.programs, folder, self.reporter.say)
+        start, pending = restored or (0, ())
         if start:
             self.reporter.say(f"resumed from step {start}: this run gives no time to train")
-        return start
+        return start, pending
 
-    def _saved(self, step: int) -> None:
-        """As `_save`, and tells the launcher."""
-        before = heartbeat.phase(heartbeat.SAVES)
-        self._save(step)
-        heartbeat.phase(before)
-
-    def _save(self, step: int) -> None:
+    def _save(self, loop: Any) -> None:
         """Saves a checkpoint, and examples after an evaluation, as the options ask."""
-        recorder = self.recorder
+        before, recorder = heartbeat.phase(heartbeat.SAVES), self.recorder
         if self._saver is not None:
-            self._saver.save(self.loop, self.loop.pending)
+            self._saver.save(loop.programs, loop.pending)
             if recorder is not None:
                 recorder.history.saved()
-        if recorder is not None and any(step == block.end_step for block in self.loop.clock.blocks()):
-            recorder.look(step)
+        if recorder is not None and any(loop.step == x.end_step for x in loop.programs.clock.blocks()):
+            recorder.look(loop.step)
+        heartbeat.phase(before)
 
-    def _train(self) -> Any:
-        """Trains to the end; returns the last event."""
-        event, self._training = None, True
-        saves = self.options.checkpoint_dir or (self.recorder is not None and self.options.examples)
-        for event in self.loop.run(self._saved if saves else None):
-            if type(event) in _PHASES:
-                heartbeat.phase(_PHASES[type(event)])
-            if isinstance(event, events.Progress):
-                heartbeat.at_step(event.step)
-                if event.evaluating:
-                    heartbeat.phase("evaluates")
-            if self.recorder is not None:
-                self.recorder.record(event)
-                self.reporter.record(event)
-                alone = self._replicas.num_processes == 1
-                more = (
-                    isinstance(event, events.Evaluated) and self.loop.state.step < self.loop.clock.train_steps
-                )
-                if alone and more and (why := advice.saturated(self.config, self.recorder.history.records)):
-                    self.loop.stop(why)
-            if self._saver is not None and isinstance(event, events.Progress | events.BlockStarted):
-                self._saver.check()  # Not when a result has come, which a failed save cannot change.
-        if self._profile is not None:
-            self._profile.close()
+    def _check_saved(self) -> None:
+        """Raises UserError if the last checkpoint could not be written."""
+        if self._saver is not None:
+            self._saver.check()
+
+    def _train(self, pending: Any) -> None:
+        self._training = True
+        self.loop.run(pending)
         if self._saver is not None:
             heartbeat.phase(heartbeat.SAVES)
             self._saver.finish(self._replicas)
-        return event
 
     def _leave(self) -> None:
         """Ends the exchanges once the first process has written its results, so that all launchers report alike.

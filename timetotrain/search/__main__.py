@@ -1,4 +1,4 @@
-"""Searches: timetotrain search BENCHMARK --system=NAME --data-dir=DIR --space FIELD=VALUES ...
+"""Searches: timetotrain search BENCHMARK --system=NAME --data_dir=DIR --space FIELD=VALUES ...
 
 Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in its
 own process. The same command continues an ended search; with --storage=URL of a database, several machines can share
@@ -23,7 +23,7 @@ from common.errors import Parser, UserError, answering, near
 
 TRIALS = 40  # Default, unless the sampler is grid.
 STORAGE = "search.db"
-FIX = "free space there, or choose another --result-dir; the same command takes a search up"
+FIX = "free space there, or choose another --result_dir; the same command takes a search up"
 OBJECTIVES = {
     "quality": ("quality",), "accuracy": ("quality",), "time": ("time",), "both": ("quality", "time"),
 }  # fmt: skip
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     add = words.add_argument
     add("benchmark", help="a package such as mnist")
     add("--system", required=True, help="the preset that the search starts from")
-    add("--data-dir", required=True, help="the data folder of every run")
+    add("--data_dir", required=True, help="the data folder of every run")
     add("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
     add("--sampler", choices=SAMPLERS, default="tpe")
     add("--trials", type=int, help=f"how many, over all processes; default: the grid, or {TRIALS}")
@@ -63,10 +63,10 @@ def parser() -> argparse.ArgumentParser:
         "through all epochs",
     )
     add("--part", help="which quality counts if the benchmark has several, e.g. SEGM of Mask R-CNN")
-    add("--stop-at", type=float, help="begin no trial once one has this quality (or time, minutes)")
+    add("--stop_at", type=float, help="begin no trial once one has this quality (or time, minutes)")
     add("--name", help="name of the search; default: BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
     add("--storage", help=f"a database URL, or an SQLite file; default: {STORAGE} in the search's folder")
-    add("--result-dir", type=pathlib.Path, default=pathlib.Path("results"))
+    add("--result_dir", type=pathlib.Path, default=pathlib.Path("results"))
     add("--seed", type=int, default=0, help="seed of the sampler and of every run")
     return words
 

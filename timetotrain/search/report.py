@@ -17,7 +17,7 @@ from timetotrain.search.driver import Plan, counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FIX = "free space there or change --result-dir"
+_FIX = "free space there or change --result_dir"
 UNITS = {"quality": "quality", "time": "minutes"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from common.config import overrides as configs
+from common.config.rules import NAMES, with_every_field
 from common.errors import UserError
 
 MOST_CORNERS = 4096
@@ -23,9 +23,9 @@ def parse(entries: Sequence[str], config: Any) -> Space:
     Raises UserError: an entry is malformed, or has an unknown field, a value of the wrong type or an empty range.
     """
     space: Space = {}
-    if any(entry.startswith("optimizer.name=") for entry in entries):
-        # Fields of any of the rules are known.
-        config = dataclasses.replace(config, optimizer=config.optimizer.every_field())
+    # Fields of any of the rules or kinds are known.
+    names = [entry.partition("=")[0] for entry in entries]
+    config = with_every_field(config, [name for name in NAMES if name in names])
     for entry in entries:
         field, equals, values = entry.partition("=")
         if not equals or not field or not values:

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -89,9 +88,7 @@ def attempt(
         sys.executable, "-m", benchmarks.command(benchmark), *flags, f"--result_dir={folder}", "--run=0",
     ]  # fmt: skip
     with open(folder / "output.txt", "w") as output:
-        status = children.run(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**environment, **os.environ}
-        )
+        status = children.run(command, {**environment, **os.environ}, output)
     return status, command
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import errno
+import math
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
 
 # The benchmarks that can convert your own files, and the files that they accept.
 NAMES = tuple(name for name in benchmarks.NAMES if (ROOT / name / "custom_data.py").is_file())
-_TEXT = ("transformer", "gnmt")
-_TABLES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".ndjson")
-_SHOWN = 12  # Examples per split on the page.
+_PAIRS = ("transformer", "gnmt")
+_PLAIN = ("llama31_8b",)  # Any text.
+_TABLES = (".csv", ".tsv", ".txt", ".json", ".jsonl")  # tables refuses the last two by name.
+_SHOWN, _CARDS = 16, 24  # Training examples that are asked for, and all examples on the page.
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # The errors of a full disk.
 _LISTED = 20  # Broken files on the screen; the page lists all.
 
@@ -36,6 +39,7 @@ examples:
   timetotrain data maskrcnn FOLDER OUT           COCO's JSON with masks
   timetotrain data transformer A.en A.de OUT     two text files, a sentence a line
   timetotrain data gnmt PAIRS.tsv OUT            one file of sentence, tab, translation
+  timetotrain data llama31_8b BOOK.txt OUT       text files or a folder of them; --tokenizer reads other than bytes
   timetotrain data tsm_kinetics CLIPS OUT        a folder for each class of videos, or a CSV of path,label,split
 """
 
@@ -51,20 +55,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", help=", ".join(NAMES))
     parser.add_argument("files", nargs="+", type=Path, metavar="FILES", help="your files or folder, then OUT")
     add = parser.add_argument
-    add("--eval-part", type=float, metavar="PART", help="fraction to hold out (default: 0.1; text: 0.05)")
+    add("--eval_part", type=float, metavar="PART", help="fraction to hold out (default: 0.1; text: 0.05)")
     add("--eval", nargs="+", type=Path, default=[], metavar="FILE", help="evaluate on this text instead")
     add("--seed", type=int, default=0, help="seed of the split (default: %(default)s)")
-    add("--most-broken", type=int, metavar="N", help="stop if more than N are left out (default: no limit)")
-    add("--names", type=Path, metavar="FILE", help="lines of class and its name (default: classes.txt)")
     add("--annotations", type=Path, metavar="FILE", help="COCO's JSON, if the folder has several")
-    add("--eval-annotations", type=Path, metavar="FILE", help="the same, for pictures to evaluate on")
-    add("--vocabulary-size", type=int, default=0, metavar="N", help="subwords of text (default: by its size)")
-    add("--max-length", type=int, default=0, metavar="N", help="tokens of a sentence (default: by the text)")
+    add("--eval_annotations", type=Path, metavar="FILE", help="the same, for pictures to evaluate on")
+    add("--vocabulary_size", type=int, default=0, metavar="N", help="subwords of text (default: by its size)")
+    add("--max_length", type=int, default=0, metavar="N", help="tokens of a sentence (default: by the text)")
+    add("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json for llama31_8b (default: bytes)")
     add("--languages", nargs=2, metavar=("FROM", "TO"), help="codes such as en de (default: files' suffixes)")
-    add("--short-side", type=int, default=256, metavar="PIXELS", help="for videos (default: %(default)s)")
+    add("--short_side", type=int, default=256, metavar="PIXELS", help="for videos (default: %(default)s)")
     add("--workers", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     add("--strict", action="store_true", help="end with an error if anything in report.json is suspicious")
-    add("--no-page", action="store_true", help="write no data.html")
+    add("--show", action="store_true", help="write no records, only what they would be: the page OUT.html")
+    add("--no_page", action="store_true", help="write no data.html")
 
 
 @answering(interrupted="interrupted; the same command goes on")
@@ -79,6 +83,8 @@ def run(options: argparse.Namespace) -> int:
         )
     *sources, out = options.files
     _check_sources(benchmark, sources, out)
+    if options.show:
+        return _show(options, out)
     module: Converter = benchmarks.module(benchmark, "custom_data")
     settings = _options(options, benchmark)
     report, before = settings.report, _inside(out)
@@ -105,6 +111,20 @@ def run(options: argparse.Namespace) -> int:
         _say(out, result, page, report)
     report.check(options.strict)
     return 0
+
+
+def _show(options: argparse.Namespace, out: Path) -> int:
+    """Converts into a folder that is deleted, and keeps the page as OUT.html; returns the exit status."""
+    page = out.with_name(f"{out.name}.html")
+    with tempfile.TemporaryDirectory(prefix=f"{out.name}-", dir=out.absolute().parent) as scratch:
+        made = Path(scratch, out.name)
+        words = {**vars(options), "files": [*options.files[:-1], made], "show": False, "no_page": False}
+        status = run(argparse.Namespace(**words))
+        if not status:
+            shutil.copyfile(made / "data.html", page)
+    if not status:
+        print(f"nothing was written but {page}; leave out --show to write the records")
+    return status
 
 
 def _to_beat(description: Description) -> list[tuple[str, str]]:
@@ -143,13 +163,16 @@ def _clear(out: Path, before: int, error: Exception) -> None:
 
 
 def _check_sources(benchmark: str, sources: Sequence[Path], out: Path) -> None:
-    usage = "FOLDER OUT" if benchmark not in _TEXT else "SOURCE TARGET OUT, or PAIRS.tsv OUT"
-    if not 1 <= len(sources) <= (2 if benchmark in _TEXT else 1):
+    usage = "FOLDER OUT" if benchmark not in _PAIRS else "SOURCE TARGET OUT, or PAIRS.tsv OUT"
+    usage = "FILES OUT" if benchmark in _PLAIN else usage
+    most = 2 if benchmark in _PAIRS else math.inf if benchmark in _PLAIN else 1
+    if not 1 <= len(sources) <= most:
         raise UserError(f"timetotrain data {benchmark} takes {usage}")
     for path in sources:
         if not os.path.exists(path):
             raise UserError(f"{path}: not there; timetotrain data {benchmark} takes {usage}")
-        if os.path.isfile(path) and benchmark not in _TEXT and path.suffix.lower() not in _TABLES:
+        table = benchmark in (*_PAIRS, *_PLAIN) or path.suffix.lower() in _TABLES
+        if os.path.isfile(path) and not table:
             raise UserError(
                 f"{path}: a file; give the folder of your files, unpacked, or a CSV file of path,label"
             )
@@ -162,10 +185,10 @@ def _options(options: argparse.Namespace, benchmark: str) -> Options:
 
     part = options.eval_part
     if options.workers < 1 or options.seed < 0 or options.short_side < 16:
-        raise UserError("--workers: at least 1; --seed: at least 0; --short-side: at least 16")
+        raise UserError("--workers: at least 1; --seed: at least 0; --short_side: at least 16")
     fields = {field.name for field in dataclasses.fields(Options)}
     values = {name: value for name, value in vars(options).items() if name in fields}
-    values["eval_part"] = (0.05 if benchmark in _TEXT else 0.1) if part is None else part
+    values["eval_part"] = (0.05 if benchmark in (*_PAIRS, *_PLAIN) else 0.1) if part is None else part
     languages = tuple(options.languages) if options.languages else None
     return Options(**{**values, "eval_sources": tuple(options.eval), "languages": languages})
 
@@ -175,7 +198,7 @@ def _page(module: Converter, out: Path, conversion: Conversion, report: Report) 
 
     shown = dataclasses.replace(conversion, facts=[*conversion.facts, *_to_beat(conversion.description)])
     try:
-        cards = module.preview(out, conversion.description, _SHOWN)
+        cards = module.preview(out, conversion.description, _SHOWN)[:_CARDS]
         seen = f"As the preset {module.PREVIEW} reads them; another preset may have another size."
     except UserError as error:  # The data are complete; the page reports the preview's failure.
         cards, seen = [], str(error)
@@ -184,6 +207,8 @@ def _page(module: Converter, out: Path, conversion: Conversion, report: Report) 
 
 def _say(out: Path, conversion: Conversion, page: Path | None, report: Report) -> None:
     description = conversion.description
+    for what, (value, by) in report.chosen.items():
+        print(f"chosen: {what}: {value}, by {by}", file=sys.stderr)
     _say_left_out(report)
     for kind in ("skipped", "changed", "suspicious"):
         for line in report.said(kind):

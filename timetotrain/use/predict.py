@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -19,6 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pictures", metavar="DIR", help="write the pictures with labels, boxes and masks there")
     add("--batch", type=int, default=8, help="examples per call (8)")
     add("--score", type=float, default=0.3, help="lowest score of an object to show (0.3)")
+    add("--tokens", type=int, default=64, help="tokens that a text goes on for (64)")
+    add(
+        "--temperature",
+        type=float,
+        default=0.0,
+        help="0 takes the most probable token, 1 draws as trained (0)",
+    )
+    add("--seed", type=int, default=0, help="seed of the draws (0)")
     add_trust(parser)
 
 
@@ -47,31 +56,34 @@ def run(options: argparse.Namespace) -> int:
 
     from common.errors import UserError, counted, printable
     from common.export import inference, pictures
+    from common.export.continuation import Sampling
     from common.export.trained import Trust
     from common.files import write_atomically
 
-    if options.batch < 1:
-        raise UserError(f"--batch={options.batch}: must be at least 1")
+    for name, least in (("batch", 1), ("tokens", 1), ("temperature", 0), ("seed", 0)):
+        if not least <= (value := getattr(options, name)) < math.inf:
+            raise UserError(f"--{name}={value}: must be at least {least}")
     trust = Trust(options.allow_plugins, options.allow_large)
     network = inference.load(options.model, trust)
     drawn = network.kind in ("classes", "objects")
     if options.pictures and not drawn:
         raise UserError("--pictures: this network answers no pictures; leave it out")
     lines, bad = [], 0
-    colours = pictures.palette(network.labels) if options.pictures else {}
+    colors = pictures.palette(network.labels) if options.pictures else {}
     files, others = inference.files_in(network, options.files)
     for name in others:
         print(printable(f"skipped: {name}: not of the kind that the network takes"), file=sys.stderr)
     if not files:
         raise UserError(f"{options.files[0]}: no file in it that the network takes; name others")
-    found = inference.ask(network, files, options.batch, options.score)
+    sampling = Sampling(options.tokens, options.temperature, options.seed)
+    found = inference.ask(network, files, options.batch, options.score, sampling)
     for answer in tqdm(found, total=len(files), unit="file", disable=not sys.stderr.isatty()):
         if "error" in answer:
             bad += 1
             print(printable(f"left out: {answer['error']}"), file=sys.stderr)
             continue
         if options.pictures:
-            answer["picture"] = str(pictures.draw(answer, options.pictures, colours))
+            answer["picture"] = str(pictures.draw(answer, options.pictures, colors))
         lines.append(json.dumps(_plain(answer), ensure_ascii=False))
         if not options.json:
             print(lines[-1], flush=True)

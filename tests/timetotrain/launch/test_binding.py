@@ -1,4 +1,4 @@
-"""Tests what binds a process to the cores and memory next to its GPU, with files in place of the kernel's."""
+"""Tests what binds a process to the cores next to its GPU, with files in place of the kernel's."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ GPUS = {"0000:86:00.0": 1, "0000:87:00.0": 1, "0000:06:00.0": 0}
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """The kernel's files of the host above, an nvidia-smi that lists its GPUs, and numactl."""
+    """The kernel's files of the host above, and an nvidia-smi that lists its GPUs."""
     root = tmp_path / "sys"
     for node, cores in NODES.items():
         folder = root / f"devices/system/node/node{node}"
@@ -27,7 +27,6 @@ def host(tmp_path, monkeypatch):
         (folder / "numa_node").write_text(f"{node}\n")
     listed = "".join(f"0000{address.upper()}\\n" for address in GPUS)
     tool(tmp_path, "nvidia-smi", f"printf '{listed}'")
-    tool(tmp_path, "numactl", 'shift 2; exec "$@"')
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
@@ -40,55 +39,46 @@ def tool(folder, name, body):
 
 
 def test_each_process_goes_next_to_its_gpu(host):
-    second, first = (
-        ["numactl", "--physcpubind=2,3", "--membind=1"],
-        ["numactl", "--physcpubind=0,1", "--membind=0"],
-    )
-    assert binding.prefixes(3, host) == [second, second, first]
+    assert binding.cores(3, host) == [{2, 3}, {2, 3}, {0, 1}]
     # More processes than GPUs: nobody knows where the fourth belongs.
-    assert binding.prefixes(4, host)[3] == []
+    assert binding.cores(4, host)[3] == set()
 
 
-@pytest.mark.parametrize("shown, processes, first", [("2,0", 2, "0,1"), ("1", 1, "2,3")])
+@pytest.mark.parametrize("shown, processes, first", [("2,0", 2, {0, 1}), ("1", 1, {2, 3})])
 def test_gpus_that_are_shown_count_from_the_first_of_them(host, monkeypatch, shown, processes, first):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert binding.prefixes(processes, host)[0][1] == f"--physcpubind={first}"
+    assert binding.cores(processes, host)[0] == first
 
 
 def test_a_process_that_may_use_gpus_at_several_nodes_is_not_bound(host, monkeypatch):
     """multiworker has one process per host, which takes all of its GPUs."""
-    assert binding.prefixes(1, host) == [[]]
+    assert binding.cores(1, host) == [set()]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert binding.prefixes(1, host)[0][1] == "--physcpubind=2,3"
+    assert binding.cores(1, host) == [{2, 3}]
 
 
 def test_only_cores_that_a_scheduler_leaves_are_taken(host, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 3})
-    assert binding.prefixes(2, host)[0][1] == "--physcpubind=3"
+    assert binding.cores(2, host)[0] == {3}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    assert binding.prefixes(2, host) == [[], []]
-
-
-def test_without_numactl_the_cores_alone_are_bound(host, tmp_path):
-    (tmp_path / "numactl").unlink()
-    assert binding.prefixes(2, host) == [["taskset", "--cpu-list", "2,3"]] * 2
+    assert binding.cores(2, host) == [set(), set()]
 
 
 def test_nothing_is_bound_where_nothing_is_known(host, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1b2c")
-    assert binding.prefixes(1, host) == [[]]
+    assert binding.cores(1, host) == [set()]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     tool(tmp_path, "nvidia-smi", "echo 'No devices were found'; exit 6")
-    assert binding.prefixes(2, host) == [[], []]
+    assert binding.cores(2, host) == [set(), set()]
     (tmp_path / "nvidia-smi").unlink()
-    assert binding.prefixes(2, host) == [[], []]
+    assert binding.cores(2, host) == [set(), set()]
 
 
 def test_one_memory_node_needs_no_binding(host):
     for path in (host / "devices/system/node/node1").iterdir():
         path.unlink()
     (host / "devices/system/node/node1").rmdir()
-    assert binding.prefixes(2, host) == [[], []]
+    assert binding.cores(2, host) == [set(), set()]
 
 
 def test_lists_of_the_kernel_are_read():
@@ -100,7 +90,7 @@ def test_the_launcher_s_processes_are_bound(tmp_path):
     core = min(os.sched_getaffinity(0))
     code = (
         "import sys; from timetotrain.launch import __main__, binding\n"
-        f"binding.prefixes = lambda count: [['taskset', '--cpu-list', '{core}']] * count\n"
+        f"binding.cores = lambda count: [{{{core}}}] * count\n"
         "sys.exit(__main__.main(sys.argv[1:]))"
     )
     shown = (

@@ -76,8 +76,6 @@ def test_every_launcher_of_an_eight_gpu_host():
         "local": f"python -m timetotrain launch {ours}",
         "slurm": "sbatch --wait --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 "
         f"timetotrain/launch/slurm.sbatch {ours}",
-        "horovodrun": "env TF_GPU_THREAD_MODE=gpu_private TF_GPU_THREAD_COUNT=2 "
-        f"horovodrun --gloo -np 8 -H localhost:8 {run}",
         "mpirun": "mpirun -np 1 --bind-to none -x LD_LIBRARY_PATH -x NCCL_DEBUG -x PATH "
         f"python -m timetotrain launch {ours}",
     }
@@ -163,10 +161,6 @@ def test_every_launcher_starts_containers(monkeypatch, tmp_path):
     )
     assert line_of(config, "slurm", program, container="image.sif", container_runtime="apptainer") == (
         f"{slurm} {apptainer} :: {ours}"
-    )
-    assert line_of(config, "horovodrun", program, container="image:1") == (
-        f"{docker} env TF_GPU_THREAD_MODE=gpu_private TF_GPU_THREAD_COUNT=2 "
-        f"horovodrun --gloo -np 8 -H localhost:8 {run}"
     )
 
 

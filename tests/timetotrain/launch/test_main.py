@@ -1,6 +1,7 @@
 """Tests that python -m timetotrain launch refuses bad arguments in one line each, and the settings of systems."""
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -10,9 +11,9 @@ import pytest
 
 import systems
 from common.errors import UserError
-from tests.timetotrain.launch.test_plan import SRUN
 from timetotrain.launch import local, plan, settings
 from timetotrain.launch.__main__ import job, main, parser
+from timetotrain.launch.watch.worker import Worker
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 NAMES = sorted(path.stem for path in settings.FOLDER.glob("*.json"))
@@ -38,7 +39,7 @@ def test_a_command_that_does_not_exist_is_one_line():
         (["--hosts=@/no/where", "--", "true"], "--hosts=@/no/where: No such file"),
         (["--hosts=a:2", "--processes=3", "--", "true"], "--hosts=a:2 has 2"),
         (["--hosts=a:2,b:2", "--launcher=2", "--", "true"], "--launcher=2: there are 2 hosts"),
-        (["--hosts=slurm", "--processes=2", "--", "true"], "--hosts=slurm: not started by srun"),
+        (["--hosts=slurm", "--processes=2", "--", "true"], "--hosts=slurm: not started by timetotrain"),
         (
             ["--processes=2", "--max_restarts=1", "--", "true", "--checkpoint_dir=D", "--run=3"],
             "leave --run out",
@@ -49,18 +50,6 @@ def test_wrong_arguments_are_one_line_with_the_fix(wrong, message, capsys):
     assert main(["--replicas=multiworker", *wrong]) == 2
     text = capsys.readouterr().err
     assert message in text and text.startswith("error: ") and text.count("\n") == 1
-
-
-def test_srun_s_container_without_scontrol_is_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for name, value in SRUN.items():
-        monkeypatch.setenv(name, value)
-    assert main(["--replicas=multiworker", "--hosts=slurm", "--processes=4", "--", "true"]) == 2
-    text = capsys.readouterr().err
-    assert text.startswith(
-        "error: --hosts=slurm: cannot run scontrol (No such file or directory); make SLURM's"
-    )
-    assert text.count("\n") == 1
 
 
 @pytest.mark.parametrize("launcher", [0, 1])
@@ -76,14 +65,31 @@ def test_the_result_is_the_status_of_every_launcher(launcher, result):
 
 def test_temporary_files_of_killed_launchers_go_and_those_in_use_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path))
-    left = tmp_path / "timetotrain-launch-999999999-1-x"
-    left.mkdir()
+    left, new = (tmp_path / f"timetotrain-launch-{name}" for name in ("left", "new"))
+    for folder in (left, new):
+        folder.mkdir()
+    os.utime(left, (0, 0))
     with local.temporary_folder() as used:
-        # As a launcher in another container sees it.
-        monkeypatch.setattr(local.procfs, "began", lambda number: "other")
+        os.utime(used, (0, 0))
         with local.temporary_folder() as other:
-            assert sorted(map(str, tmp_path.iterdir())) == sorted([used, other])
+            assert sorted(map(str, tmp_path.iterdir())) == sorted([used, other, str(new)])
+    new.rmdir()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_cannot_start_ends_those_that_have(monkeypatch):
+    started = []
+
+    def worker(rank, *arguments):
+        if rank:
+            raise UserError("sleep: Too many open files")
+        started.append(Worker(rank, *arguments))
+        return started[0]
+
+    monkeypatch.setattr(local, "Worker", worker)
+    with pytest.raises(UserError, match="Too many open files"):
+        local.launch(local.Job("multiworker", ["sleep", "1000"], [plan.Host("localhost", 2)]))
+    assert started[0].state() == ""
 
 
 def test_the_launcher_imports_no_tensorflow():

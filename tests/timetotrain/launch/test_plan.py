@@ -1,7 +1,5 @@
 """Tests the placement of processes: hosts from flags, files and SLURM, the ranks on them, and their shares of cores."""
 
-import os
-
 import pytest
 
 from common.config.schema import RunConfig
@@ -39,43 +37,15 @@ def test_hosts_of_a_file(tmp_path):
     assert plan.parse_hosts(f"@{tmp_path}/hosts.txt") == [plan.Host("a", 8), plan.Host("b", 4)]
 
 
-SRUN = {
-    "SLURM_NTASKS": "2",
-    "SLURM_PROCID": "1",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-    "SLURM_STEP_NODELIST": "n[1-2]",
-}
-
-
-def test_hosts_of_srun(tmp_path, monkeypatch):
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n1\necho n2\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert plan.slurm_hosts(4, SRUN) == ([plan.Host("n1", 2), plan.Host("n2", 2)], 1)
-
-
-def test_hosts_that_the_sbatch_file_names_need_no_scontrol(tmp_path, monkeypatch):
-    """In a container SLURM's commands are missing."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    named = {**SRUN, plan.SLURM_HOSTS: "a b"}
-    assert plan.slurm_hosts(4, named) == ([plan.Host("a", 2), plan.Host("b", 2)], 1)
-    # Names of another number of hosts, as within a smaller step of the job, are not taken.
-    with pytest.raises(UserError, match="cannot run scontrol"):
-        plan.slurm_hosts(4, {**SRUN, plan.SLURM_HOSTS: "a b c"})
-
-
-def test_slurm_s_layout():
-    assert plan.tasks_per_node("2(x3),1") == [2, 2, 2, 1]
-    with pytest.raises(UserError, match="SLURM_STEP_TASKS_PER_NODE=2x3: not of SLURM's form"):
-        plan.tasks_per_node("2x3")
-
-
-def test_hosts_that_slurm_counts_in_two_ways_are_one_line(tmp_path, monkeypatch):
-    (tmp_path / "scontrol").write_text("#!/bin/sh\necho n1\n")
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(UserError, match="is of 2 hosts, SLURM_STEP_NODELIST=.* of 1"):
-        plan.slurm_hosts(4, SRUN)
+def test_hosts_of_srun():
+    srun = {"SLURM_NTASKS": "2", "SLURM_PROCID": "1", plan.SLURM_HOSTS: "n1 n2"}
+    assert plan.slurm_hosts(4, srun) == ([plan.Host("n1", 2), plan.Host("n2", 2)], 1)
+    with pytest.raises(UserError, match="--processes=3: does not divide among the 2 tasks"):
+        plan.slurm_hosts(3, srun)
+    # Names of another number of tasks, as within a smaller step of the job, are not taken.
+    for wrong in ({}, {**srun, "SLURM_NTASKS": "1"}, {**srun, "SLURM_PROCID": ""}):
+        with pytest.raises(UserError, match="not started by timetotrain/launch/slurm.sbatch"):
+            plan.slurm_hosts(4, wrong)
 
 
 def test_runs_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,11 +59,11 @@ def test_pjrt_is_one_process_or_those_of_its_launcher(monkeypatch: pytest.Monkey
     monkeypatch.delenv("HOROVOD_RANK", raising=False)
     monkeypatch.delenv("TF_CONFIG", raising=False)
     config = RunConfig(replicas="pjrt", num_replicas=4)
-    assert process.of(config) == process.Process()
+    assert process.place(config) == process.Process()
     ranks = plan.ranks([plan.Host("localhost", 2)])
     for name, value in plan.multiworker_environment(ranks[1], ["a:1", "a:2"]).items():
         monkeypatch.setenv(name, value)
-    assert process.of(config) == process.Process(1, 2)
+    assert process.place(config) == process.Process(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +89,8 @@ def test_fewer_gpus_than_processes_are_an_error():
         plan.multiworker_environment(plan.ranks([plan.Host("a", 2)])[1], ["a:1"], "0", 0, 2)
 
 
-def test_a_restart_s_command_has_replicas_in_proportion_and_no_number_of_a_log():
-    before = ["python", "--config.num_replicas=16", "--run=0"]
-    assert plan.rescaled(before, 4, 3) == ["python", "--config.num_replicas=12"]
+def test_a_restart_s_command_has_replicas_in_proportion():
+    assert plan.rescaled(["4", "--config.num_replicas=16"], 4, 3) == ["4", "--config.num_replicas=12"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +107,7 @@ def test_after_training_a_run_starts_again_unless_two_starts_find_the_same_error
     """An empty error is one of a step."""
     causes = iter([Cause(0, f"failed: {e}", 2 if e else 1, trained=not e) for e in errors])
     tried = []
-    monkeypatch.setattr(local, "_attempt", lambda job: (tried.append(job), (2, next(causes)))[1])
-    monkeypatch.setattr(local.time, "sleep", lambda _: None)
+    monkeypatch.setattr(local, "_attempt", lambda job, _: (tried.append(job), (2, next(causes)))[1])
+    monkeypatch.setattr(local.Signals, "wait", lambda *_: 0)
     assert local.launch(local.Job("pjrt", ["true"], [plan.Host("localhost", 2)], max_restarts=3)) == 2
     assert len(tried) == attempts

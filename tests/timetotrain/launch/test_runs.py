@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from common.train import checkpoint_file
-from lab.bench import listening
 from lab.bench.harness import faulty, launched
 from tests.common.distributed.replicas import processes
+from timetotrain.launch import plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 STEPS, EPOCH = 420, 84
@@ -177,13 +177,6 @@ def test_a_disk_that_fills_in_mid_run_ends_it_with_the_reason_and_a_whole_checkp
     assert checkpoint_file.read(saved[0]).meta["step"] == EPOCH
 
 
-@pytest.mark.parametrize("backend", ["multiworker", "pjrt", "horovod"])
-def test_the_processes_of_one_host_listen_on_the_loopback_alone(data, backend):
-    processes.require(backend)
-    shown = listening.one_host(backend, data, 200)
-    assert shown and shown <= {"127.0.0.1", "::1"}
-
-
 def slurm_runs():
     return (
         shutil.which("sinfo") is not None and subprocess.run(["sinfo"], capture_output=True).returncode == 0
@@ -276,4 +269,49 @@ def test_the_check_says_a_line_of_each_thing_that_a_run_needs(data, tmp_path, ba
     done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     names = [words[1] for text in done.stdout.splitlines() if (words := text.split())[:1] == ["ok"]]
-    assert names == ["names", "clocks", "versions", "space", "space", "data", *["sums"] * 3, "products"]
+    disks = ["space", "disk"] * 2
+    assert names == ["names", "clocks", "command", "versions", *disks, "data", *["sums"] * 3, "products"]
+
+
+WRONG = {
+    "no data": ("data", ["--data_dir", "/no such folder"], [], "there is no such folder"),
+    "settings": (
+        "command",
+        [],
+        ["--config.global_batch_size=32"],
+        "global_batch_size differs: rank 0 has none",
+    ),
+    "other bytes": ("data", ["--data_dir={}/a b"], ["--data_dir={}/b"], "the data differs"),
+    "checkpoints": (
+        "checkpoints",
+        ["--checkpoint_dir={}/x"],
+        [],
+        "not every process sees what process 0 writes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_check_fails_for_what_hosts_have_in_different_ways(tmp_path, name):
+    """Two launchers of one process each; the mount of the second hides a folder."""
+    check, both, second, text = WRONG[name]
+    for folder, content in (("a b", bytes(1000)), ("b", bytes(999) + b"1")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train").write_bytes(content)
+    port, launchers = plan.free_ports(1)[0] - 1, []  # Process 0 meets the others at the port after it.
+    for i in range(2):
+        line = [sys.executable, "-m", "timetotrain", "launch", "--replicas=multiworker", f"--launcher={i}"]
+        line += ["--hosts=127.0.0.1:1,127.0.0.1:1", f"--port={port}", "--check", "--", "python"]
+        words = [word.format(tmp_path) for word in both + (second if i else [])]
+        hidden = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs x {tmp_path} && exec "$@"', "sh"]
+        if name == "checkpoints" and i:
+            if subprocess.run([*hidden, "true"], capture_output=True).returncode:
+                pytest.skip("needs the right to mount a tmpfs")
+            line = [*hidden, *line]
+        launchers.append(
+            subprocess.Popen([*line, *words], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True)
+        )
+    outputs = [launcher.communicate(timeout=200)[0] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [1, 1]
+    failed = [line for line in outputs[0].splitlines() if line.startswith("FAILS")]
+    assert len(failed) == 1 and failed[0].split()[1] == check and text in failed[0], outputs[0]

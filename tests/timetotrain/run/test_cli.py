@@ -301,15 +301,15 @@ def test_sigterm_saves_and_the_resumed_run_ends_bitwise_as_the_uninterrupted(tmp
     assert record["resumed_from_step"] == steps and record["score_minutes"] is None
 
 
-def test_sigterm_during_initialisation_leaves_no_log(tmp_path, data):
+def test_sigterm_during_initialization_leaves_no_log(tmp_path, data):
     process = start(*TINY, f"--data_dir={data}", f"--result_dir={tmp_path / 'out'}")
     line = process.stderr.readline()
-    assert "initialising" in line
+    assert "initializing" in line
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=300)
     # The signal may come while Python collects garbage, whose callbacks print an exception and go on.
     assert process.returncode == 143, errors
-    assert errors.splitlines()[-1].startswith("error: SIGTERM during initialisation"), errors
+    assert errors.splitlines()[-1].startswith("error: SIGTERM during initialization"), errors
     assert not list((tmp_path / "out").rglob("result*"))
 
 

@@ -38,7 +38,7 @@ def test_a_run_of_two_processes(tmp_path, data):
     )  # fmt: skip
     assert first.returncode == 1, first.stderr
     # The second process prints nothing, and the launcher nothing about a run that ended as announced.
-    assert "rank 1" not in first.stderr and first.stderr.count("initialising") == 1
+    assert "rank 1" not in first.stderr and first.stderr.count("initializing") == 1
     assert first.stderr.count("records.json does not know them") == 2  # Training files, evaluated ones.
     assert first.stdout.splitlines()[1] == "score    none: aborted"
 

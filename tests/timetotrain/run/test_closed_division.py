@@ -34,12 +34,17 @@ def changed(benchmark, system, *overrides):
     [
         # Fields of the network, the loss and the input without a line in the header.
         ("resnet", "tpu-v4-512", ["width=32"], "config.width=32"),
-        ("resnet", "tpu-v4-512", ["residual=false", "seed=3"], "config.residual=False"),
+        (
+            "resnet",
+            "tpu-v4-512",
+            ["zero_init_last_gamma=false", "seed=3"],
+            "config.zero_init_last_gamma=False",
+        ),
         ("resnet", "tpu-v4-512", ["data.resize=bilinear"], "config.data.resize=bilinear"),
         ("resnet", "tpu-v4-512", ["optimizer.nesterov=true"], "config.optimizer.nesterov=True"),
         ("transformer", "tpu-v4-16", ["decode.beam_size=8"], "config.decode.beam_size=8"),
         ("transformer", "tpu-v4-16", ["layers=2", "heads=8"], "config.layers=2, config.heads=8"),
-        ("ssd", "tpu-v4-16", ["anchor_shift=1"], "config.anchor_shift=1.0"),
+        ("ssd", "tpu-v4-16", ["width=32"], "config.width=32"),
         # Fields in the header, but in no line that the closed rules require.
         ("tsm_kinetics", "summit-8", ["optimizer.momentum=0.8"], "config.optimizer.momentum=0.8"),
         ("resnet", "tpu-v3-512", ["optimizer.momentum=0.93"], "config.optimizer.momentum=0.93"),
@@ -165,7 +170,7 @@ def test_log_and_run_json_say_what_was_changed_and_where_it_started(tmp_path):
     assert record["config_overrides"] == values["config_overrides"]
 
     random = results.describe_run(preset, [], {}, {**facts, "initial_weights": "random"})["implementation"]
-    assert random["starting_weights_filename"] == "none, random initialisation from the seed"
+    assert random["starting_weights_filename"] == "none, random initialization from the seed"
     assert random["weight_transformations"] == "none"
 
 

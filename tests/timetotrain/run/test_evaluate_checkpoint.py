@@ -9,8 +9,8 @@ import tensorflow as tf
 from common.distributed import replicas as backends
 from common.errors import PeerLostError, UserError
 from common.train import checkpoint
-from common.train.loop import Loop
 from common.train.probe import Probe
+from common.train.programs import Programs
 from tests.common.train import toy
 from tests.timetotrain.run.test_cli import QUICK, corrupt, records_of, refused, run, write_data
 from timetotrain.run import cli, evaluate_checkpoint, step_errors
@@ -75,7 +75,7 @@ OUT_OF_MEMORY = tf.errors.ResourceExhaustedError(None, None, "OOM when allocatin
 def saved(tmp_path):
     """A checkpoint of the toy network."""
     config = toy.config()
-    return checkpoint.save(Loop(toy.Task(config), backends.make(config)), tmp_path)
+    return checkpoint.save(Programs(toy.Task(config), backends.make(config)), tmp_path)
 
 
 def failing(error):

@@ -1,18 +1,16 @@
 """Tests `run --power`: sensors of a made-up /sys, the log in the rounds' form, and who reads it."""
 
-import argparse
 import itertools
-import json
-import shutil
 import types
 
 import pytest
 
 from compliance.api import check
-from compliance.power import command, power_logs
+from compliance.power import power_logs
+from compliance.power.energies import energies
 from compliance.report import page
+from compliance.submission.scores import score_directory
 from tests.compliance import submission_trees
-from timetotrain.cli import main
 from timetotrain.run import power
 
 
@@ -87,13 +85,11 @@ def in_band(tmp_path):
     return org, place
 
 
-def test_power_reads_it_as_informative(tmp_path, capsys):
+def test_scores_read_it_as_informative(tmp_path):
     _, place = in_band(tmp_path)
-    options = argparse.Namespace(tree=place, ruleset="5.0.0", format="json")
-    command.run(options)
-    (row,) = json.loads(capsys.readouterr().out)
-    assert row["runs"][0]["joules"] == pytest.approx(100 * 60 * 30) and row["runs"][0]["stock_joules"] is None
-    assert row["remarks"] == [command.INFORMATIVE]
+    measured = energies(score_directory(place, "5.0.0"))
+    assert measured.by_rules[0] == pytest.approx(100 * 60 * 30) and measured.by_stock[0] is None
+    assert "informative" in measured.line
 
 
 def test_report_shows_it_and_check_and_logs_do_not_change(tmp_path):
@@ -102,18 +98,3 @@ def test_report_shows_it_and_check_and_logs_do_not_change(tmp_path):
     assert not [one for one in outcome.findings if "power" in one.rule] and len(outcome.logs) == 10
     text = page.page([page.card_of(place, outcome)], outcome)
     assert "kJ" in text and "informative" in text
-
-
-def test_a_forecast_says_what_the_sensors_of_own_runs_said(tmp_path, capsys):
-    _, place = in_band(tmp_path)
-    words = ["forecast", "llama2_70b_lora", "--system=8xH200-SXM", f"--own={place}"]
-    assert main([*words, "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)["own_power"]
-    assert row["watts_per_node"] == pytest.approx(100) and row["runs"] == 10
-    assert row["kilojoules_per_run"] == pytest.approx(100 * 60 * 34.5 / 1e3)
-    assert main(words) == 0
-    assert "own runs: 100 W a node, 207.0 kJ a run, mean of 10, in band; " in capsys.readouterr().out
-    shutil.rmtree(place / power_logs.IN_BAND)
-    assert main(words) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("own runs:")]
-    assert said == [f"own runs: {place} has no power_in_band/; `run --power` records it"]

@@ -16,7 +16,7 @@ from tests.common.train import toy
 from timetotrain.run import ending, mllog, recorder, results, run
 from timetotrain.run.options import RunOptions
 
-ALONE = types.SimpleNamespace(main=False)
+ALONE = types.SimpleNamespace(main=False, count=1)
 ENDED = events.RunStopped(60.0, "success", 8)
 
 
@@ -37,7 +37,7 @@ def recording(training) -> run.Run:
 
 
 def test_a_signal_before_training_ends_the_run(training) -> None:
-    with pytest.raises(UserError, match="SIGTERM during initialisation: nothing was trained") as error:
+    with pytest.raises(UserError, match="SIGTERM during initialization: nothing was trained") as error:
         training._on_signal(signal.SIGTERM, None)
     again = ending.explained(UserError(f"calling layer 'rows': {error.value}"), "SIGTERM", None, None, print)
     assert error.value.exit_code == again.exit_code == 143 and str(again) == str(error.value)
@@ -48,7 +48,8 @@ def test_a_signal_before_there_is_a_loop_stops_it_at_once(training) -> None:
     training._on_signal(signal.SIGTERM, None)
     training._on_signal(signal.SIGINT, None)
     loop = training._build(training.config)
-    *_, last = loop.run()
+    loop.run()
+    last = training._results.stopped
     assert (last.status, last.reason) == ("aborted", "SIGTERM")
 
 
@@ -87,16 +88,19 @@ def test_a_thread_that_cannot_write_a_checkpoint_hides_no_error_and_leaves_no_lo
     )
 
 
-def test_a_checkpoint_that_cannot_be_written_ends_the_training(recording, monkeypatch) -> None:
+def test_a_checkpoint_that_cannot_be_written_ends_the_training(training, monkeypatch, tmp_path) -> None:
     class Saver:
-        wait = finish = lambda *_: None
+        wait = finish = save = lambda *_: None
 
         def check(self) -> None:
             raise UserError("cannot write a checkpoint")
 
-    monkeypatch.setattr(toy.Task, "check_data", lambda self: setattr(recording, "_saver", Saver()))
+    config = toy.config()
+    options = dataclasses.replace(training.options, checkpoint_dir=str(tmp_path / "saved"))
+    saving = run.Run("resnet", config, options, ALONE, recorder.Recorder(config, options, 1, [], {}))
+    monkeypatch.setattr(toy.Task, "check_data", lambda self: setattr(saving, "_saver", Saver()))
     with pytest.raises(UserError, match="cannot write a checkpoint"):
-        recording.execute()
+        saving.execute()
 
 
 def test_a_signal_while_the_data_are_read_ends_the_run_at_once(recording, monkeypatch) -> None:
@@ -225,7 +229,7 @@ def test_a_failed_start_leaves_no_folder(training, monkeypatch, tmp_path) -> Non
     def fail(self) -> None:
         raise UserError("no data")
 
-    monkeypatch.setattr(run.Run, "_initialise", fail)
+    monkeypatch.setattr(run.Run, "_initialize", fail)
     options = dataclasses.replace(
         training.options,
         result_dir=str(tmp_path / "results"),
@@ -239,7 +243,7 @@ def test_a_failed_start_leaves_no_folder(training, monkeypatch, tmp_path) -> Non
 def test_a_checkpoint_folder_that_cannot_be_written_is_found_before_the_run(
     training, monkeypatch, tmp_path
 ) -> None:
-    monkeypatch.setattr(run.Run, "_initialise", lambda self: pytest.fail("too late"))
+    monkeypatch.setattr(run.Run, "_initialize", lambda self: pytest.fail("too late"))
     (tmp_path / "file").touch()
     options = dataclasses.replace(training.options, checkpoint_dir=str(tmp_path / "file" / "checkpoints"))
     with pytest.raises(

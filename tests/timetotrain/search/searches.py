@@ -43,6 +43,9 @@ PRESETS = {"cpu-tiny": Config(system="cpu-tiny", optimizer=Sgd()),
 """
 MAIN = """
 import json, math, os, pathlib, signal, sys, time
+from common.distributed import heartbeat
+
+heartbeat.start()
 flags = dict(a.lstrip("-").split("=", 1) for a in sys.argv[1:])
 get = lambda name, default: float(flags.get("config." + name, default))
 momentum = get("optimizer.momentum", 0.9)
@@ -118,7 +121,7 @@ def bowl_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def search(*flags: str) -> list[str]:
     """Arguments of `python -m timetotrain.search`."""
-    return ["bowl", "--system=cpu-tiny", "--data-dir=.", "--name=it", *flags]
+    return ["bowl", "--system=cpu-tiny", "--data_dir=.", "--name=it", *flags]
 
 
 def in_a_process(flags: Sequence[str]) -> list[str]:

@@ -89,11 +89,11 @@ def test_the_runs_of_a_killed_search_end_by_themselves(bowl, monkeypatch) -> Non
     killed = subprocess.Popen(in_a_process(flags))
     output = bowl / "results" / "search" / "it" / "trial-0" / "output.txt"
     wait_for(lambda: output.is_file() and output.read_text() == "trained\n")
-    (guard,) = procfs.children_of(killed.pid)
-    assert len(procfs.session_members(guard)) == 2
+    (trained,) = procfs.children_of(killed.pid)
+    assert procfs.session_members(trained) == [trained]
     killed.kill()
     killed.wait()
-    wait_for(lambda: not procfs.session_members(guard))
+    wait_for(lambda: not procfs.session_members(trained))
 
 
 def test_a_grid_is_every_point_once(bowl) -> None:
@@ -193,7 +193,7 @@ def test_both_objectives_give_a_pareto_front(bowl) -> None:
 
 def test_a_threshold_ends_the_search(bowl) -> None:
     spec = ["optimizer.base_learning_rate=0.1", "optimizer.weight_decay=0.3", "train_epochs=10..40:1"]
-    assert command.main(search("--space", *spec, "--sampler=grid", "--stop-at=0.9")) == 0
+    assert command.main(search("--space", *spec, "--sampler=grid", "--stop_at=0.9")) == 0
     assert len(table(bowl)) == 1
 
 
@@ -226,12 +226,12 @@ def test_the_command_refuses_in_one_line(bowl, capsys) -> None:
         (["--space", "train_epochs=1..3", "--sampler=grid"], "needs values"),
         (["--space", "train_epochs=1,2", "--", "--config.epochs=3"], "no field 'epochs'"),
         (["--space", RATE, "--trials=0"], "--trials and --processes: at least 1"),
-        (["--space", RATE, "--data-dir=nowhere"], "--data_dir=nowhere: no such folder"),
+        (["--space", RATE, "--data_dir=nowhere"], "--data_dir=nowhere: no such folder"),
     ):
         assert command.main(search(*flags)) == 2
         assert message in capsys.readouterr().err
     for package in ("nothing", "common"):
-        assert command.main([package, "--system=a", "--data-dir=.", "--space", "a=1"]) == 2
+        assert command.main([package, "--system=a", "--data_dir=.", "--space", "a=1"]) == 2
         assert f"{package}: no benchmark" in capsys.readouterr().err
     assert not (bowl / "results").exists()
 
@@ -244,7 +244,7 @@ def test_directions_and_the_threshold_follow_the_objective() -> None:
 
 
 PARTS = [
-    "bowl", "--system=both", "--data-dir=.", "--name=it", "--space", "train_epochs=1,10", "--sampler=grid",
+    "bowl", "--system=both", "--data_dir=.", "--name=it", "--space", "train_epochs=1,10", "--sampler=grid",
 ]  # fmt: skip
 
 
@@ -346,7 +346,7 @@ def test_a_result_folder_that_cannot_be_made_is_one_line(bowl, capsys) -> None:
     (bowl / "results").write_text("a file")
     assert command.main(search(*GRID, "--storage=sqlite:///s.db")) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "Not a directory" in error and "choose another --result-dir" in error
+    assert error.count("\n") == 1 and "Not a directory" in error and "choose another --result_dir" in error
 
 
 @pytest.mark.parametrize("name", ["search.csv", "search.md", "search.png"])

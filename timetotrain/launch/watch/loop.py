@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import selectors
 import signal
-import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from timetotrain.launch.children import kill_children
 from timetotrain.launch.watch import progress
 from timetotrain.launch.watch.failure_cause import Cause, find
-from timetotrain.launch.watch.worker import Worker
+from timetotrain.launch.watch.signals import Signals
+from timetotrain.launch.watch.worker import POLL_SECONDS, Worker
 
 # Time for the processes of a stuck run to print their stacks.
 STACK_SECONDS = 2.0
-
-POLL_SECONDS = 0.5
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +50,20 @@ class Limits:
     slow: float = 10.0
 
 
+def say(text: str) -> None:
+    """Prints one of the launcher's own lines, if anyone still reads them."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 class Watch:
     """Forwards the processes' output, detects failures and ends the run.
 
     Rank 0's streams stay what they are; the other ranks' lines go to standard error, prefixed with the rank.
     """
 
-    def __init__(self, workers: Sequence[Worker], limits: Limits):
-        self.workers, self.limits = workers, limits
-        self.signal = 0
+    def __init__(self, workers: Sequence[Worker], limits: Limits, signals: Signals):
+        self.workers, self.limits, self._signals = workers, limits, signals
         self._failed_at: float | None = None
         self._signal_at: float | None = None
         self._withheld: list[tuple[Worker, bytes]] = []
@@ -73,19 +73,19 @@ class Watch:
 
     def run(self) -> Cause | None:
         """Watches until all processes of the run have ended; returns why the run failed, or None."""
-        with self._listening() as selector:
-            while any(worker.running for worker in self.workers):
-                for key, _ in selector.select(POLL_SECONDS):
-                    if isinstance(key.fileobj, socket.socket):
-                        key.fileobj.recv(64)
-                self._take_in(selector)
-                self._judge(time.monotonic())
+        while any(worker.running for worker in self.workers):
+            self._signals.wait(POLL_SECONDS)
+            for worker in self.workers:
+                worker.listen()
+                self._forward(worker)
+                worker.reap()
+            self._judge(time.monotonic())
         for worker in self.workers:
             self._forward(worker)
         for worker in self.workers:
             worker.kill()  # What it left behind in its session.
         kill_children()
-        cause = find(self.workers, self.signal)
+        cause = find(self.workers, self._signals.number)
         for worker, line in self._withheld:
             if cause is None or worker.rank == cause.rank:
                 self._write(worker, 1, line)
@@ -93,44 +93,7 @@ class Watch:
             worker.close()
         return cause
 
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[selectors.BaseSelector]:
-        """Yields a selector that wakes for output, heartbeats, exits and signals."""
-        ours, theirs = socket.socketpair()
-        for end in (ours, theirs):
-            end.setblocking(False)
-        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
-        signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        selector = selectors.DefaultSelector()
-        selector.register(ours, selectors.EVENT_READ)
-        for worker in self.workers:
-            for number in (worker.beats.number, worker.exited, *(lines.number for lines in worker.output)):
-                selector.register(number, selectors.EVENT_READ)
-        try:
-            yield selector
-        finally:
-            signal.set_wakeup_fd(-1)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            selector.close()
-            ours.close()
-            theirs.close()
-
-    def _on_signal(self, number: int, _: Any) -> None:
-        self.signal = self.signal or number
-
     # -- output ---------------------------------------------------------------------------------------------------
-
-    def _take_in(self, selector: selectors.BaseSelector) -> None:
-        for worker in self.workers:
-            worker.listen()
-            self._forward(worker)
-            numbers = [lines.number for lines in (worker.beats, *worker.output) if lines.closed]
-            if worker.reap():
-                numbers.append(worker.exited)
-            for number in numbers:
-                with contextlib.suppress(KeyError):
-                    selector.unregister(number)
 
     def _forward(self, worker: Worker) -> None:
         for stream, lines in enumerate(worker.output):
@@ -150,11 +113,6 @@ class Watch:
             target.write(prefix + line + b"\n")
             target.flush()
 
-    def say(self, text: str) -> None:
-        """Prints one of the launcher's own lines."""
-        with contextlib.suppress(OSError):
-            print(text, file=sys.stderr, flush=True)
-
     # -- failures -------------------------------------------------------------------------------------------------
 
     def _judge(self, now: float) -> None:
@@ -169,25 +127,25 @@ class Watch:
                         worker.kill()
             elif now >= self._failed_at + self.limits.settle:
                 self._ask(running, signal.SIGTERM)
-        elif self.signal or any("signal" in w.told for w in self.workers):
+        elif self._signals.number or any("signal" in w.told for w in self.workers):
             self._signal_at = self._signal_at or now
             if now >= self._signal_at + self.limits.grace:
                 for worker in running:
                     worker.kill()
-            elif self.signal or now >= self._signal_at + self.limits.settle:
+            elif self._signals.number or now >= self._signal_at + self.limits.settle:
                 # The ranks agree on a last step; forward the signal to those that have not received it.
-                self._ask(running, self.signal or signal.SIGTERM)
+                self._ask(running, self._signals.number or signal.SIGTERM)
         elif self._stuck:
             since, worker, text = self._stuck
             if now >= since + STACK_SECONDS:
                 worker.frozen = worker.frozen or f"makes no progress: it {text}"
         else:
             for text in self._slow.look(running, now):
-                self.say(text)
+                say(text)
             if len(running) == len(self.workers) and (stuck := self._progress.stuck(running, now)):
                 self._stuck = (now, *stuck[0])
                 for worker, text in stuck:
-                    self.say(f"warning: stuck: rank {worker.rank} {text}; its stacks follow")
+                    say(f"warning: stuck: rank {worker.rank} {text}; its stacks follow")
                     worker.show_stacks()
 
     def _ask(self, workers: Sequence[Worker], number: int) -> None:
@@ -200,9 +158,9 @@ class Watch:
         if worker.running:
             worker.frozen = worker.frozen or self._frozen(worker, now)
             if worker.frozen:
+                worker.frozen_since = worker.heard or now
                 worker.kill()
-        ended = not worker.running and worker.code != 0 and "result" not in worker.told
-        if self._failed_at is None and (worker.frozen or "error" in worker.told or ended):
+        if self._failed_at is None and (worker.frozen or "error" in worker.told or worker.ended_early):
             self._failed_at = now
 
     def _frozen(self, worker: Worker, now: float) -> str:

@@ -15,7 +15,8 @@ FACTOR = 20.0
 # What has no steps (a long compilation, evaluation or checkpoint) may take this many times its bound while the process
 # works: it uses this part of a core, or moves this many bytes a second from or to a disk. This project's choices.
 WORKING_FACTOR, WORKING_CORES, WORKING_BYTES = 10.0, 0.05, 1024.0
-TRAINS = "trains"  # The phase that has steps (timetotrain/run/run.py).
+TRAINS = "trains"  # The phase that has steps (timetotrain/run/listeners.py).
+EVALUATES = "evaluates"
 # What a process does in a part of its step (common/train/step_timing.py); the first are the likelier causes.
 _PARTS = {"input": "waits for its input", "step": "computes", "sum": "waits for the sums of all ranks"}
 OWN_PARTS = ("input", "step")  # What a process does alone.
@@ -60,11 +61,13 @@ class Detector:
             return []
         last = max(worker.told.get("step", -1) for worker in workers)
 
-        def guilt(worker: Worker) -> tuple[bool, int]:
+        def guilt(worker: Worker) -> tuple[bool, bool, bool, int]:
             parts = list(_PARTS)
             part = worker.told.get("part")
             known = worker.told.get("phase") == TRAINS and part in parts
-            return worker.told.get("step", -1) == last, parts.index(part) if known else 0
+            # A process in an exchange waits; so may one whose steps have sums, for one that has not begun them.
+            waits, calls = worker.told.get("waits", False), worker.told.get("phase") in (TRAINS, EVALUATES)
+            return worker.told.get("step", -1) == last, waits, calls, parts.index(part) if known else 0
 
         return [(worker, self._doing(worker, now)) for worker in sorted(workers, key=guilt)]
 
@@ -90,8 +93,12 @@ class Detector:
 
     def _doing(self, worker: Worker, now: float) -> str:
         facts = worker.told
-        training = facts["phase"] == TRAINS
-        does = _PARTS.get(facts.get("part", ""), TRAINS) if training else facts["phase"] or "starts"
+        if facts.get("waits"):
+            does = "waits for the others"
+        elif facts["phase"] == TRAINS:
+            does = _PARTS.get(facts.get("part", ""), TRAINS)
+        else:
+            does = facts["phase"] or "starts"
         return (
             f"{does} for {now - self._seen[worker.rank].at:.0f} s, after step {max(facts.get('step', 0), 0)}"
         )

@@ -13,11 +13,17 @@ from common.errors import UserError
 from timetotrain.log_writer import Format
 
 
-def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
+def close_log(path: str | os.PathLike, reason: str, at: float | None = None) -> pathlib.Path | None:
     """Adds run_stop with status aborted and gives the log its final name, as RunLog.abort would have.
 
     `path` is the unfinished log, RESULT.partial. The reserved disk space beside it is freed first. A log without
     run_start is removed, as RunLog.discard would have done.
+
+    Args:
+      path: the unfinished log.
+      reason: why the run ended.
+      at: the run's own time (common/train/timing.py), in seconds since 1970; by default the wall clock's. A log never
+        goes back: the line is at least as late as the one before it.
 
     Returns:
       The finished log; None if the log was removed.
@@ -38,7 +44,7 @@ def close_log(path: str | os.PathLike, reason: str) -> pathlib.Path | None:
                 return None
             if not _has(whole, "run_stop"):
                 file.seek(0, os.SEEK_END)
-                file.write(_last_line(whole, reason).encode() + b"\n")
+                file.write(_last_line(whole, reason, time.time() if at is None else at).encode() + b"\n")
     except BlockingIOError:
         raise UserError(f"{path}: another process writes it; its log is left as it is") from None
     except OSError as error:
@@ -53,10 +59,11 @@ def _has(text: str, key: str) -> bool:
     return re.search(rf'"key": "{key}"|^:::MLL [\d.]+ {key}:', text, re.M) is not None
 
 
-def _last_line(text: str, reason: str) -> str:
+def _last_line(text: str, reason: str, at: float) -> str:
     old = text.startswith(":::MLL ")
+    times = re.findall(r'"time_ms": (\d+)', text)
+    if times:
+        at = max(at, int(times[-1]) / 1000)
     namespace = "" if old else json.loads(text.splitlines()[0].partition(" ")[2])["namespace"]
     metadata = {"status": "aborted", "reason": reason}
-    return Format("0.6.0" if old else "0.7.0", namespace).line(
-        "run_stop", None, metadata, "INTERVAL_END", time.time()
-    )
+    return Format("0.6.0" if old else "0.7.0", namespace).line("run_stop", None, metadata, "INTERVAL_END", at)

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
+import io
 import os
 import pathlib
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
-from common.distributed.heartbeat import SAVES, STACKS, VARIABLE
+from common.distributed.heartbeat import SAVES, STACKS
 from timetotrain.launch import procfs
-from timetotrain.launch.children import kill_session
+from timetotrain.launch.children import facts_of, kill_session, start
 
 CHUNK = 65536
+POLL_SECONDS = 0.1  # A launcher looks at its processes this often.
 
 
 class Lines:
     """Reads a pipe line by line without blocking."""
 
-    def __init__(self, number: int):
-        self.number, self._rest, self.closed = number, b"", False
-        os.set_blocking(number, False)
+    def __init__(self, pipe: IO[bytes]):
+        """`pipe`: open without a buffer."""
+        self._pipe, self._rest = pipe, b""
+        os.set_blocking(pipe.fileno(), False)
 
     def read(self) -> Iterator[bytes]:
         """Yields the lines that have arrived, and, once the pipe has ended, an unfinished last line."""
-        while not self.closed:
-            try:
-                data = os.read(self.number, CHUNK)
-            except BlockingIOError:
-                break
+        while not self._pipe.closed and (data := self._pipe.read(CHUNK)) is not None:
             if not data:
                 self.close()
                 if self._rest:
@@ -43,9 +41,7 @@ class Lines:
             yield from lines
 
     def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            os.close(self.number)
+        self._pipe.close()
 
 
 class Worker:
@@ -53,26 +49,20 @@ class Worker:
 
     Attributes:
       told: facts that the process has sent, by name ("start", "step", "log", "error", "lost", "signal", "result").
-      heard: when it last sent anything, in monotonic seconds; None if it never has.
+      told_at: when it first sent each, by its own monotonic clock, which all processes of a machine share.
+      heard: when the launcher last heard of it; None if it never has.
       asked_at: when the launcher first asked it to end.
+      frozen, frozen_since: how it is frozen, or ""; its last sign of life.
       code: the exit status, or minus the number of the signal that killed it; None while it runs.
+      ended_at: when the launcher saw its end, at most `POLL_SECONDS` after it.
     """
 
     def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]):
-        self.rank = rank
-        beats, write = os.pipe()
-        try:
-            self.process = subprocess.Popen(
-                command, env={**environment, VARIABLE: str(write)}, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, pass_fds=(write,),
-            )  # fmt: skip
-        finally:
-            os.close(write)
-        self.beats = Lines(beats)
-        self.output = [Lines(os.dup(stream.fileno())) for stream in self._streams()]
-        for stream in self._streams():
-            stream.close()
-        self.exited = os.pidfd_open(self.process.pid)
+        """Raises UserError: the command cannot start."""
+        self.rank, pipe = rank, subprocess.PIPE
+        self.process, beats = start(command, environment, stdout=pipe, stderr=pipe, bufsize=0)
+        self._beats = Lines(io.FileIO(beats))
+        self.output = [Lines(stream) for stream in (self.process.stdout, self.process.stderr)]
         self._kills = _memory_kills()
         self.last_words: collections.deque[bytes] = collections.deque(maxlen=50)  # Of standard error.
         self.told: dict[str, Any] = {}
@@ -80,16 +70,23 @@ class Worker:
         self.heard: float | None = None
         self.stopped_since: float | None = None
         self.frozen = ""
+        self.frozen_since = 0.0
         self.code: int | None = None
         self.ended_at = 0.0
         self.asked_at: float | None = None
 
-    def _streams(self) -> tuple[Any, Any]:
-        return self.process.stdout, self.process.stderr
-
     @property
     def running(self) -> bool:
         return self.code is None
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it has ended without a result: with an error's status, or with 0 although it had begun a run."""
+        return not self.running and "result" not in self.told and (self.code != 0 or "pid" in self.told)
+
+    def was_asked_before(self, at: float) -> bool:
+        """Whether the launcher had asked it to end by `at`, in monotonic seconds."""
+        return self.asked_at is not None and self.asked_at < at
 
     @property
     def saves_after_error(self) -> bool:
@@ -98,28 +95,25 @@ class Worker:
 
     def listen(self) -> None:
         """Reads the facts that the process has sent."""
-        for line in self.beats.read():
-            with contextlib.suppress(ValueError):
-                facts = json.loads(line)
-                now = self.heard = time.monotonic()
-                for name, value in facts.items():
-                    if name in ("error", "signal"):  # Keep the first one: it is the cause.
-                        self.told.setdefault(name, value)
-                    else:
-                        self.told[name] = value
-                    self.told_at.setdefault(name, now)
+        for line in self._beats.read():
+            facts, self.heard = facts_of(line), time.monotonic()
+            for name, value in facts.items():
+                if name in ("error", "signal"):  # Keep the first one: it is the cause.
+                    self.told.setdefault(name, value)
+                else:
+                    self.told[name] = value
+                self.told_at.setdefault(name, facts.get("at", self.heard))
 
-    def reap(self) -> bool:
-        """Collects the exit status; returns whether the process has ended since the last call."""
+    def reap(self) -> None:
+        """Collects the exit status, once the process has ended."""
         if self.code is not None or self.process.poll() is None:
-            return False
+            return
         self.listen()
         self.code, self.ended_at = self.process.returncode, time.monotonic()
         # A shell exits with 128 + the number of the signal that killed its command; 255, from ssh or `sys.exit(-1)`,
         # names no signal.
         if "result" not in self.told and self.code - 128 in {int(each) for each in signal.Signals}:
             self.code = 128 - self.code
-        return True
 
     def state(self) -> str:
         """Returns the kernel's state letter for the process that sends heartbeats (see procfs.state); "" if gone."""
@@ -148,9 +142,8 @@ class Worker:
         return _memory_kills() > self._kills
 
     def close(self) -> None:
-        for pipe in (self.beats, *self.output):
+        for pipe in (self._beats, *self.output):
             pipe.close()
-        os.close(self.exited)
 
 
 def _memory_kills() -> int:

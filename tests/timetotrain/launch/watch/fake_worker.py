@@ -4,6 +4,7 @@ python -m tests.timetotrain.launch.watch.fake_worker '{"1": "kill"}' kills rank 
 continue.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -40,6 +41,10 @@ def fail(how: str) -> None:
     elif how.startswith("hang in "):  # Alive, with a heartbeat.
         heartbeat.at_step(6, part=how.removeprefix("hang in "))
         time.sleep(1000)
+    elif how in ("ends a block", "evaluates", "exchange"):  # A hang between two steps.
+        heartbeat.phase("ends a block" if how == "exchange" else how)
+        with heartbeat.waits_for_others() if how == "exchange" else contextlib.nullcontext():
+            time.sleep(1000)
     elif how.startswith("abort: "):
         print(how, file=sys.stderr, flush=True)
         fail("abort")
@@ -49,6 +54,8 @@ def fail(how: str) -> None:
     elif how == "leave a file, and be killed":
         pathlib.Path(tempfile.gettempdir(), "left").touch()
         fail("kill")
+    elif how.startswith("exit "):
+        os._exit(int(how.removeprefix("exit ")))
     elif how == "raise":
         raise ArithmeticError("a fault")
     elif how == "term":
@@ -83,6 +90,9 @@ def main() -> int:
 
     def stop(number: int, _: object) -> None:
         told.append(number)
+        if orders.get("initializes"):  # As a run that a signal ends before its loop.
+            heartbeat.tell(error="SIGTERM during initialization")
+            os._exit(143)
         heartbeat.tell(signal=signal.Signals(number).name)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,6 +107,7 @@ def main() -> int:
             heartbeat.tell(start=file.tell() if orders.get("saves") else 0)
             if file.tell() > orders.get("faulty", 1):
                 orders = {k: v for k, v in orders.items() if not k.isdecimal()}
+    fail(orders.get(f"{rank()} begins", ""))
     heartbeat.phase("trains")
     own = {"input": 0.0, "step": 0.0}
     for step in range(int(orders.get("steps", 40))):

@@ -75,6 +75,7 @@ def test_an_announced_status_is_a_result_not_a_failure():
         ("abort", "rank {} was killed by SIGABRT", 134),
         ("stop", "rank {} is frozen: a signal stopped it N s ago", 3),
         ("raise", "rank {} ended with exit status 1", 1),
+        ("exit 0", "rank {} ended with exit status 0, before the run did", 1),
         (FULL, "rank {} failed: the disk is full; free some space", 2),
         ("term", "rank {} received SIGTERM: the run stopped", 143),
     ],
@@ -86,6 +87,37 @@ def test_a_fault_ends_every_process_with_one_message_naming_the_rank(fault, text
     # The number of seconds depends on the machine.
     found = [re.sub(r" \d+ s ago", " N s ago", line) for line in errors(result)]
     assert found == [f"error: {text.format(rank)}; all 2 processes have ended"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_the_launcher_asked_for_is_not_the_reason(rank):
+    """The other process reports the launcher's own SIGTERM as an error during its initialization."""
+    result, left = launch({f"{rank} begins": "exit 7", "initializes": True, "steps": 10000})
+    assert (result.returncode, left) == (7, [])
+    assert errors(result) == [f"error: rank {rank} ended with exit status 7; all 2 processes have ended"]
+
+
+def test_a_hang_up_that_was_ignored_stays_ignored():
+    """nohup ignores SIGHUP before it starts the launcher."""
+    line = arguments({"steps": 60})
+    process = subprocess.Popen(
+        ["nohup", *line], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: process.poll() is not None or "fake_worker" in _children_of(process.pid))
+    process.send_signal(signal.SIGHUP)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "rank 0 done" in output
+
+
+def _children_of(pid: int) -> str:
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return " ".join(pathlib.Path(f"/proc/{child}/cmdline").read_text() for child in children)
+
+
+@pytest.mark.parametrize("stream", ["0", "1", "2"])
+def test_a_closed_standard_stream_is_the_null_device(stream):
+    line = ["sh", "-c", f'exec "$@" {stream}>&-', "sh", *arguments({"steps": 5})]
+    assert subprocess.run(line, cwd=ROOT, capture_output=True, timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -124,6 +156,15 @@ def test_a_run_that_stands_still_names_the_rank_that_the_others_wait_for(parts, 
         assert re.search(
             rf"^{'rank 1: ' if rank else ''}  File .*fake_worker.py.* in fail$", result.stderr, re.M
         )
+
+
+@pytest.mark.parametrize("waits", ["exchange", "evaluates"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_hangs_between_two_steps_is_named_not_the_one_that_waits_for_it(waits, rank):
+    orders = {str(rank): "ends a block", str(1 - rank): waits}
+    result, left = launch({**orders, "steps": 10000}, progress=1, phase=1)
+    assert (result.returncode, left) == (3, [])
+    assert f"error: rank {rank} makes no progress: it ends a block for " in result.stderr
 
 
 @pytest.mark.parametrize("does, stuck", [("True", False), ("time.sleep(0.01)", True)])
@@ -216,11 +257,15 @@ def test_one_process_that_works_holds_up_the_others_without_an_alarm():
 def test_the_message_says_the_reason_of_the_rank_that_has_it(orders, text):
     result, _ = launch({**orders, "steps": 10000})
     assert errors(result)[0].startswith(f"error: {text}")
+    if "no longer answers" in text:  # The library's SIGABRT is not the run's: start again.
+        assert result.returncode == 75
 
 
 def test_killed_processes_leave_no_temporary_files(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    (tmp_path / "timetotrain-launch-4194305-1-x").mkdir()  # Of a launcher that was killed.
+    left = tmp_path / "timetotrain-launch-x"  # Of a launcher that was killed.
+    left.mkdir()
+    os.utime(left, (0, 0))
     launch({"1": "leave a file, and be killed", "steps": 10000})
     assert list(tmp_path.iterdir()) == []
 
@@ -346,3 +391,17 @@ def test_the_launcher_ends_the_log_of_a_killed_rank_0(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["result_0.txt"]
     # The log is sound, but ends early: no evaluation, hence no quality and no block.
     assert not [f for f in check([path]).findings if f.rule.startswith("line")]
+
+
+def test_a_signal_between_two_starts_ends_the_launcher():
+    """Also as process 1 of a container, whose signals the kernel drops if nobody catches them."""
+    line = arguments({"0 begins": "exit 7", "steps": 10000})
+    line[line.index("--") : line.index("--")] = ["--max_restarts=9"]
+    line.append("--checkpoint_dir=unused")
+    process = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    for text in process.stderr:
+        if text.startswith("restart 3 of 9"):
+            break
+    process.send_signal(signal.SIGTERM)
+    _, text = process.communicate(timeout=10)
+    assert process.returncode == 143 and "error: SIGTERM to the launcher: the run stopped" in text

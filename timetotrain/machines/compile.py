@@ -18,7 +18,7 @@ from common.config.overrides import preset
 from common.errors import UserError, near
 from systems.compile import document, launches, run, series
 from systems.compile.targets import NAMES, kind_of_preset, target
-from timetotrain.forecast import presets
+from timetotrain.machines import presets
 
 
 def add(commands: Any) -> None:
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
         help="which steps: train (the default), eval, both, or one of several shapes, as train-2",
     )
     command.add_argument("--export", metavar="DIR", type=Path, help="compile this export, made before")
-    command.add_argument("--keep", metavar="DIR", type=Path, help="put the optimised programs' text here")
+    command.add_argument("--keep", metavar="DIR", type=Path, help="put the optimized programs' text here")
     command.add_argument(
         "--again",
         action="store_true",
@@ -65,7 +65,7 @@ def _run(args: argparse.Namespace) -> int:
         raise UserError("--system: goes with one benchmark; leave it out to compile every preset of all")
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         folder = args.export or Path(scratch) / "export"
-        kind = args.target or kind_of_preset(preset(presets.of(args.benchmark), args.system))
+        kind = args.target or kind_of_preset(preset(presets.load(args.benchmark), args.system))
         if args.export:
             manifest = _manifest(folder)
         else:
@@ -168,7 +168,7 @@ def lines(name: str, report: dict) -> list[str]:
         f"{verdict} ({sizes})",
     ]
     if "unread" in report:
-        return [*text, f"  not read    the optimised program's text: {report['unread']}"]
+        return [*text, f"  not read    the optimized program's text: {report['unread']}"]
     if "cycles" in report:
         kinds = ", ".join(f"{kind} {n / 1e6:.2f}" for kind, n in report["cycles"]["by_kind"].items())
         text.append(f"  cycles      {report['cycles']['total'] / 1e6:.2f} million ({kinds})")

@@ -9,10 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import systems
+from common import machine_tools
 from common.errors import Parser, UserError, answering
 from common.files import whole
+from compliance.log.rules import ruleset_name
+from compliance.submission.published_tables import other_spellings
 from systems.schema import FIELDS, NAMES, NEWEST, validate
-from timetotrain.forecast import compile as compile_
+from timetotrain.machines import compile as compile_
+
+_FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
 
 
 @answering()
@@ -43,11 +48,16 @@ def parser(*words: str) -> argparse.ArgumentParser:
     command.add_argument(
         "-o", "--output", metavar="FILE", type=Path, help="write here, not to standard output"
     )
+    package = "the Python package that trains, for the field framework: tensorflow, torch, jax"
+    command.add_argument("--framework", metavar="PACKAGE", help=package)
     command.set_defaults(run=_detect)
     command = commands.add_parser("validate", help="check description files")
     command.add_argument("files", metavar="FILE", nargs="+", type=Path)
     command.add_argument(
-        "--ruleset", default=NEWEST, help="the round, which fixes the words for `status` (%(default)s)"
+        "--ruleset",
+        type=ruleset_name,
+        default=NEWEST,
+        help="the round, which fixes the words for `status` (%(default)s)",
     )
     command.add_argument(
         "--draft", action="store_true", help="allow empty fields that a submission must fill (submitter, ...)"
@@ -90,7 +100,10 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _detect(args: argparse.Namespace) -> int:
-    description, missing = systems.detect()
+    description, _ = systems.detect()
+    # Which program trains is not seen from here: an installed framework may be another one.
+    description["framework"] = _framework(args.framework) if args.framework else ""
+    missing = systems.missing(description)
     if args.output is None:
         print(_json(description))
     else:
@@ -107,6 +120,14 @@ def _detect(args: argparse.Namespace) -> int:
     return 0
 
 
+def _framework(package: str) -> str:
+    """Returns a framework's name and version. Raises UserError: the package is not installed here."""
+    version = machine_tools.versions(package).get(package)
+    if version is None:
+        raise UserError(f"--framework {package}: not installed here; name a Python package, as in torch")
+    return f"{_FRAMEWORKS.get(package, package)} {version}"
+
+
 def _validate(args: argparse.Namespace) -> int:
     if not _is_ruleset(args.ruleset):
         raise UserError(f"--ruleset {args.ruleset!r}: write the round's version, e.g. 0.7.0")
@@ -115,6 +136,8 @@ def _validate(args: argparse.Namespace) -> int:
         problems = validate(systems.read(path), args.ruleset, submission=not args.draft)
         for problem in problems:
             print(f"{path}: {problem}")
+        for field, name, other in other_spellings(systems.read(path)):
+            print(f"{path}: note: {field}: {name!r}; earlier rounds write {other!r}")
         if not problems:
             print(f"{path}: good")
         wrong += len(problems)
