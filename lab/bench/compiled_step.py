@@ -1,7 +1,7 @@
 """Our step and a JAX peer's of the same network for one TPU core or one GPU, according to the device's compiler.
 
-    python -m lab.bench.compiled_step [--target tpu-v3 | h100] [--cases resnet ...] [--jax-python PYTHON] [--keep DIR]
-        [--checkout DIR --label NAME]
+    python -m lab.bench.compiled_step [--target tpu-v3 | h100 | h200 | b200] [--cases resnet ...]
+        [--jax_python PYTHON] [--keep DIR] [--checkout DIR --label NAME]
 
 Both steps are StableHLO and go through systems/compile. This needs no device, and nothing runs. A step is for one
 replica: no exchange, batch norm over its own images, the whole update. The peers are flax's ResNet-50 with optax's SGD
@@ -12,6 +12,7 @@ the same kind of random numbers. For the other networks we found no maintained J
   cycles for calls of the device's random generator.
 - h100: kernels, bytes, copies and loops of the steps of docs/replay.md, in bf16. Without a device XLA cannot choose
   kernels of cuBLAS and cuDNN by timing them, so a real card's program has other kernels for the products.
+- h200, b200: the same of Llama 3.1 8B, for 16 sequences one after another and for one.
 
 `--checkout` compiles the steps of an earlier commit under its own `--label`, beside those that the file has.
 """
@@ -28,7 +29,7 @@ from lab.bench.harness.scripts import head, write
 from systems.compile import hlo, launches, run
 from systems.compile.targets import target
 
-_PLATFORMS = {"tpu-v3": "tpu", "h100": "cuda"}
+_PLATFORMS = {"tpu-v3": "tpu", "h100": "cuda", "h200": "cuda", "b200": "cuda"}
 _ALONE = ("--config.replicas=single", "--config.num_replicas=1", "--config.partitions=1")
 _WITHOUT = ("--noexport_values", "--export_reference=none", "--export_programs=train")
 _BF16 = ("--config.precision=bf16", "--config.hardware=h100-1")
@@ -68,6 +69,14 @@ def _span(images: int) -> str:
     return f"--config.batch_norm_span={images}"
 
 
+_ONE = ("--config.global_batch_size=1", "--config.accumulation_steps=1", "--config.steps_per_block=768")
+
+
+def _llama(system: str) -> dict[str, Case]:
+    variants: dict[str, tuple[str, ...]] = {"16 sequences": (), "1 sequence": _ONE}
+    return {"llama31_8b": Case("Llama 3.1 8B", system, 16, ("--config.division=open",), variants)}
+
+
 _SIZES = [6, 1024, 4096, 16, 33708, 0.1]
 _TOKENS = {"batch": 1, "length": 256, "sizes": _SIZES}
 CASES = {
@@ -105,11 +114,13 @@ CASES = {
         "ssd": _gpu("SSD-300, 128 images", "tpu-v3-32", 128, _span(128)),
         "tsm_kinetics": _gpu("TSM, 16 clips of 8", "summit-1", 16),
     },
+    "h200": _llama("h200-1"),
+    "b200": _llama("b200-1"),
 }
 
 
 def figures(report: dict[str, Any], text: str = "") -> dict[str, Any]:
-    """Returns the figures to keep of a compiler's report; `text` is the optimised program's, for a GPU.
+    """Returns the figures to keep of a compiler's report; `text` is the optimized program's, for a GPU.
 
     Raises SystemExit: the program did not compile.
     """
@@ -117,7 +128,9 @@ def figures(report: dict[str, Any], text: str = "") -> dict[str, Any]:
         sys.exit(f"compiled_step: {report['error']}")
     about = {key: report[key] for key in ("digest", "needed_bytes")}
     if text:
-        return {**about, **launches.launches(hlo.Program(text))}
+        program = hlo.Program(text)
+        more = {"memory": report.get("memory"), "matrix_flops": hlo.matrix_flops(program)}
+        return {**about, **more, **launches.launches(program)}
     return {
         **about,
         "estimated_ms": report["estimated_ms"],
@@ -174,8 +187,8 @@ def main() -> None:
     parser = scripts.parser(__doc__, "compiled_step.json")
     parser.add_argument("--target", choices=CASES, default="tpu-v3", help="kind of device; default: tpu-v3")
     parser.add_argument("--cases", nargs="+", help="default: all of the target")
-    parser.add_argument("--jax-python", help="an interpreter with jax and flax; default: this one")
-    parser.add_argument("--keep", type=Path, help="put the optimised programs' text here")
+    parser.add_argument("--jax_python", help="an interpreter with jax and flax; default: this one")
+    parser.add_argument("--keep", type=Path, help="put the optimized programs' text here")
     parser.add_argument("--checkout", type=Path, default=ROOT, help="whose steps; default: this one's")
     parser.add_argument("--label", default="", help="of the checkout's rows")
     options = parser.parse_args()

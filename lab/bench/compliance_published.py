@@ -1,6 +1,6 @@
 """Compares our judgment of published logs and trees with the stock tools'.
 
-`python -m lab.bench.compliance_published FOLDER [--trees] [--most-logs N] [--stock FILE] [-o FILE]`: FOLDER holds
+`python -m lab.bench.compliance_published FOLDER [--trees] [--most_logs N] [--stock FILE] [-o FILE]`: FOLDER holds
 checkouts of the public repositories mlcommons/training_results_v0.6 ... v5.1 (or folders vX.Y of submitters). Without
 --trees, both checkers judge each `result_*.txt` below `ORG/results/` with the ruleset of its round. With it, the stock
 package_checker, rcp_checker, repo_checker and result_summarizer judge each submitter's folder, a copy because they
@@ -201,7 +201,7 @@ def main() -> None:
     """Judges the logs or the trees, prints the counts and writes the result file."""
     parser = scripts.parser(__doc__)
     parser.add_argument("--trees", action="store_true", help="compare the judgment of whole trees")
-    parser.add_argument("--most-logs", type=int, default=100, help="of a tree (default: %(default)s)")
+    parser.add_argument("--most_logs", type=int, default=100, help="of a tree (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stock", type=Path, help="where the stock checker's verdicts on logs are kept")
     parser.add_argument("-o", "--output", type=Path)

@@ -5,7 +5,8 @@ checkpoint after that, between later ones), a backend and a number of processes.
 the other. All of them count as survived if its final weights are those of an undisturbed run, bit for bit, and none if
 they are not; a run that SIGTERM ends is started again by the same command to see that. The seconds lost are those from
 a fault to the next checkpoint, or to the next fault if that strikes before. "full disk" is the kernel's limit on a
-file's size, which the rank meets at its next write; "bit flip" is of a weight, for the guard.
+file's size, which the rank meets at its next write; "bit flip" is of a weight, for the guard. "partition" drops all
+packets between the ranks for a minute, and needs root.
 
     python -m lab.bench.faults [--count N] [--backends multiworker pjrt horovod] [--kinds ...] [--processes 2 4]
 
@@ -14,6 +15,7 @@ It is resumable: the file keeps each fault's outcome, and a fault with one is no
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -37,6 +39,7 @@ EPOCH = launched.Launched.steps_per_block
 CHAIN = 8  # Faults that strike a run, one after the other.
 STEPS, END_SECONDS = 4 * CHAIN * EPOCH, 1800
 START_SECONDS = 4.0  # From the start of a process to a fault at the start.
+CUT_SECONDS = 60.0  # Longer than the backends wait for a sign of life, 20 s.
 UNDISTURBED = 2 * EPOCH  # A run that goes on for so many steps after a fault is not disturbed.
 # Kind -> (signal, what the launcher's message must say; its exit status if it must not start the run again).
 KINDS: dict[str, tuple[int, str, int]] = {
@@ -50,6 +53,7 @@ KINDS: dict[str, tuple[int, str, int]] = {
     "input stall": (faulty.STALL, "makes no progress: it waits for its input", 0),
     "wrong clock": (faulty.CLOCK, "", 0),
     "bit flip": (faulty.FLIP, "failed: rank \\d computed wrong", 0),
+    "partition": (0, "(lost|failed: |was killed by SIGABRT)", 0),
 }
 LIMITS = ("--max_restarts=8", "--progress_seconds=60", "--phase_seconds=180")
 # Steps that the run has gone on for, since the fault before.
@@ -68,11 +72,6 @@ def undisturbed(backend: str, processes: int, data: Path) -> str:
             run.close()
 
 
-def newest(folder: Path) -> int:
-    """Returns the step of the newest checkpoint; 0 without one."""
-    return max((int(path.stem.rpartition("_")[2]) for path in folder.glob("checkpoint_*.npz")), default=0)
-
-
 def weights(folder: Path) -> str:
     """Returns the digest of the arrays of the last step's checkpoint; "" if there is none."""
     path = folder / f"checkpoint_{STEPS:08d}.npz"
@@ -83,21 +82,26 @@ def weights(folder: Path) -> str:
     return hashlib.sha256(b"".join(name.encode() + data for name, data in arrays.items())).hexdigest()
 
 
-def _strike(pid: int, number: int) -> None:
-    if number:
-        os.kill(pid, number)
-    else:
+def _strike(kind: str, pid: int, network: str) -> None:
+    if kind == "partition":
+        launched.cut(network, CUT_SECONDS)
+    elif kind == "full disk":
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, 1))
+    else:
+        os.kill(pid, KINDS[kind][0])
 
 
 class Chain:
     """A run, and faults that strike it one after the other; `outcomes` has what came of each by its name."""
 
-    def __init__(self, folder: Path, data: Path, backend: str, processes: int):
+    def __init__(self, folder: Path, data: Path, backend: str, processes: int, network: str = ""):
         self.outcomes: dict[str, dict[str, Any]] = {}
-        self._folder = folder / "c"
+        self._folder, self._network = folder / "c", network
         flags = *RUN, f"--checkpoint_dir={self._folder}"
-        self._start = lambda: launched.Launched(folder, data, backend, processes, LIMITS, *flags)
+        prefix = ("ip", "netns", "exec", network) if network else ()
+        self._start = lambda: launched.Launched(
+            folder, data, backend, processes, LIMITS, *flags, prefix=prefix
+        )
         self.run = self._start()
         self._began = time.monotonic()
         # Of the last fault: its name, its time, and the newest checkpoint then.
@@ -113,8 +117,9 @@ class Chain:
 
     def strike(self, name: str, kind: str, rank: int, moment: str) -> bool:
         """Injects a fault, and waits until the run starts again, ends or goes on; returns whether it still runs."""
-        number, message, status = KINDS[kind]
-        start, began, pids = newest(self._folder), time.monotonic(), dict[int, int]()
+        _, message, status = KINDS[kind]
+        who = r"\d+" if kind == "partition" else rank  # It strikes all ranks alike.
+        start, began, pids = self.run.newest(), time.monotonic(), dict[int, int]()
 
         def ready() -> bool:
             nonlocal began
@@ -124,23 +129,23 @@ class Chain:
                 began = time.monotonic()
             waited = time.monotonic() - began > START_SECONDS
             return rank in pids and (
-                newest(self._folder) >= start + MOMENTS[moment] if MOMENTS[moment] else waited
+                self.run.newest() >= start + MOMENTS[moment] if MOMENTS[moment] else waited
             )
 
         if not self._until(ready):
             return False
-        before, at, struck = len(self.run.text), newest(self._folder), time.monotonic()
+        before, at, struck = len(self.run.text), self.run.newest(), time.monotonic()
         self._end_of_the_last(struck)
         try:
-            _strike(pids[rank], number)
+            _strike(kind, pids[rank], self._network)
         except ProcessLookupError:
             return False
         restarted = lambda: "\nrestart " in self.run.text[before:]  # noqa: E731
-        runs = self._until(lambda: restarted() or newest(self._folder) >= at + UNDISTURBED)
+        runs = self._until(lambda: restarted() or self.run.newest() >= at + UNDISTURBED)
         text = self.run.text[before:]
         self._last = name, struck, at
         self.outcomes[name] = {
-            "named": re.search(rf"error: rank {rank} ({message})", text) is not None,
+            "named": re.search(rf"error: rank {who} ({message})", text) is not None,
             "came_back": restarted(),
             "expected": status,
             "message": next((line for line in text.splitlines() if line.startswith("error: ")), ""),
@@ -150,7 +155,7 @@ class Chain:
     def recovered(self) -> None:
         """Waits until the run has saved a checkpoint after the last fault."""
         if self._last:
-            self._until(lambda: newest(self._folder) > self._last[2])
+            self._until(lambda: self.run.newest() > self._last[2])
             self._end_of_the_last(time.monotonic())
 
     def _end_of_the_last(self, now: float) -> None:
@@ -181,8 +186,12 @@ class Chain:
 
 def inject(backend: str, processes: int, faults: dict[str, tuple], data: Path, usual: str) -> dict[str, Any]:
     """Runs once with several faults, {name: (kind, rank, moment)}; returns the outcomes of those that struck."""
-    with tempfile.TemporaryDirectory() as name:
-        chain = Chain(Path(name), data, backend, processes)
+    cuts = any(kind == "partition" for kind, _, _ in faults.values())
+    with (
+        tempfile.TemporaryDirectory() as name,
+        launched.network() if cuts else contextlib.nullcontext("") as net,
+    ):
+        chain = Chain(Path(name), data, backend, processes, net)
         for key, (kind, rank, moment) in faults.items():
             if MOMENTS[moment]:
                 chain.recovered()
@@ -197,15 +206,13 @@ def main() -> None:
     parser = scripts.parser(__doc__, "faults.json")
     parser.add_argument("--count", type=int, default=1000, help="faults to inject at most (%(default)s)")
     parser.add_argument("--backends", nargs="+", default=list(launched.BACKENDS), choices=launched.BACKENDS)
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="partition needs root")
     parser.add_argument("--processes", nargs="+", type=int, default=[2, 4])
     options = parser.parse_args()
     result: dict[str, Any] = {**head("horovod"), "steps": STEPS, "undisturbed": {}, "matrix": {}}
     if options.output.exists():
-        before = json.loads(options.output.read_text())
-        result |= {"matrix": before["matrix"]}
-        if before["steps"] == STEPS:
-            result |= {"undisturbed": before["undisturbed"]}
+        # Not the undisturbed runs: other code or another processor has other bits.
+        result["matrix"] = json.loads(options.output.read_text())["matrix"]
     faults = list(itertools.product(options.kinds, (0, 1), MOMENTS))
     usual, matrix = result["undisturbed"], result["matrix"]
     with launched.digits() as data:

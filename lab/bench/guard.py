@@ -1,25 +1,21 @@
 """Flips bits in the weights, slots, gradients, batches and sums of one replica, and counts what the guard sees.
 
 A trial trains MNIST's tiny network for 40 steps on mirrored replicas of this machine, and compares every 10 steps. The
-overheads are the processor times of 1,000 steps with a comparison, with a checkpoint in the background, and with the
-heartbeat for the watchdog, over that of the same steps with nothing, in interleaved rounds; and the processor times of
-those three by themselves, since other work on a machine disturbs the ratios. A result file that exists is continued.
+overheads are the processor times of a comparison, of a checkpoint and of a second's heartbeats, beside that of 1,000
+steps. A result file that exists is continued.
 
-    python -m lab.bench.guard [--trials N] [--replicas N] [--rounds N] [--quick]
+    python -m lab.bench.guard [--trials N] [--replicas N] [--quick]
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -28,6 +24,7 @@ import tensorflow as tf
 
 from common.distributed import heartbeat
 from common.train import checkpoint
+from common.train.guard import Guard
 from lab.bench.harness import scripts
 from lab.bench.harness.scripts import head, write
 
@@ -42,7 +39,7 @@ class Injector:
     def __init__(self, replicas: int):
         from common.distributed import replicas as backends
         from common.distributed import weight_update
-        from common.train.loop import Loop
+        from common.train.programs import Programs
         from mnist.presets import PRESETS
         from mnist.task import Task
 
@@ -58,7 +55,7 @@ class Injector:
                 name = max(batch, key=lambda n: int(batch[n].dtype.is_floating))
                 return super().loss(model, {**batch, name: injector._flipped("batches", 0, batch[name])})
 
-        self.loop = Loop(Faulty(config, None), copies)
+        self.loop = Programs(Faulty(config, None), copies)
         self.loop.train_input = self._batches
         total, update = weight_update.gradient_sum.sum_gradients, self.loop.state.update
 
@@ -105,8 +102,8 @@ class Injector:
         armed = KINDS.index(kind) * 1000 + number if kind in KINDS[2:5] else -1
         for variable, value in zip(self._fault, (armed, *fault.values()), strict=True):
             variable.assign(value)
-        loop.guard.steps, loop.guard._equal = EVERY, None
-        loop.guard.begin()
+        guard = Guard(loop, EVERY)
+        guard.on_start()
         said, batches, nothing = "", loop.train_input(0), loop.synthetic(False)
         edges = sorted({*range(EVERY, STEPS + 1, EVERY), fault["step"]} - {0})
         try:
@@ -117,7 +114,7 @@ class Injector:
                 if edge > fault["step"]:  # A fault that passes: it does not happen again in a replay.
                     self._fault[0].assign(-1)
                 if edge % EVERY == 0:
-                    loop.guard.check(edge)
+                    guard.check(edge)
         except UserError as error:
             said = str(error)
         match = re.search(r"on replica (\d+) alone", said)
@@ -142,41 +139,17 @@ class Injector:
         value.reshape(-1).view(np.uint32)[fault["element"] % value.size] ^= np.uint32(1 << fault["bit"])
         copy.assign(value)
 
-    def round(self, steps: int, rng: np.random.Generator) -> dict[str, float]:
-        """Returns the processor seconds of `steps` steps with nothing and with each of `GUARDS`, in a random order."""
-        loop, used = self.loop, dict[str, float]()
-        self._fault[0].assign(-1)
-        batches, nothing = loop.train_input(0), loop.synthetic(False)
-        for name in rng.permutation(["nothing", *GUARDS]):
-            loop.state.restore(self._first)
-            loop.guard.steps, loop.guard._equal = steps, None
-            loop.guard.begin()
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                _beating() if name == "watchdog" else contextlib.nullcontext(),
-            ):
-                saver, began = checkpoint.Saver(folder), time.process_time()
-                loop.call(batches, nothing, steps // 2, 0)
-                if name == "checkpoints":
-                    saver.save(loop)  # A thread writes it during the other half.
-                loop.call(batches, nothing, steps - steps // 2, 0)
-                if name == "guard":
-                    loop.guard.check(steps)
-                saver.finish(loop.replicas)
-                used[str(name)] = time.process_time() - began
-        return used
-
-    def costs(self, times: int = 10) -> dict[str, float]:
-        """Returns the processor seconds of a comparison, of a checkpoint, and of a second's heartbeats."""
+    def costs(self, steps: int, times: int = 10) -> dict[str, float]:
+        """Returns the processor seconds of a comparison, a checkpoint, a second of heartbeats, and `steps` steps."""
         loop, step = self.loop, int(self.loop.state.step)
-        loop.guard.steps = 1
-        loop.guard.begin()
+        guard = Guard(loop, 1)
+        guard.on_start()
         link, used = heartbeat.Link(), {}
         reading, link._pipe = os.pipe()
 
         def check() -> None:
-            loop.guard._equal = (-1, loop.guard._equal[1])
-            loop.guard.check(step)
+            guard._equal = (-1, guard._equal[1])
+            guard.check(step)
 
         def beat() -> None:
             for _ in range(round(1 / heartbeat.BEAT_SECONDS)):
@@ -191,60 +164,32 @@ class Injector:
                 for _ in range(times):
                     call()
                 used[name] = (time.process_time() - began) / times
-        return used
-
-
-@contextlib.contextmanager
-def _beating() -> Iterator[None]:
-    """Sends what a process under the launcher sends, as often, to a pipe that nobody reads."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    link, end = heartbeat.Link(), threading.Event()
-    link._pipe = writing
-
-    def beat() -> None:
-        while not end.wait(heartbeat.BEAT_SECONDS):
-            link._beat_once()
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
-        os.close(reading)
-        os.close(writing)
+        self._fault[0].assign(-1)
+        batches, nothing = loop.train_input(0), loop.synthetic(False)
+        loop.call(batches, nothing, 10, 0)
+        began = time.process_time()
+        loop.call(batches, nothing, steps, 0)
+        return {**used, "steps": time.process_time() - began}
 
 
 def main() -> None:
     parser = scripts.parser(__doc__, "guard.json")
     parser.add_argument("--trials", type=int, default=100, help="of each kind (default: %(default)s)")
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=10)
     scripts.add_quick(parser)
     options = parser.parse_args()
-    trials, rounds, steps = (2, 1, 50) if options.quick else (options.trials, options.rounds, 1000)
+    trials = 2 if options.quick else options.trials
     kept = options.output.exists() and not options.quick
-    before = json.loads(options.output.read_text()) if kept else {"trials": [], "rounds": []}
+    before = json.loads(options.output.read_text()) if kept else {"trials": []}
     result = {**head(), "settings": {"replicas": options.replicas, "steps": STEPS, "every": EVERY}}
-    result |= {"trials": before["trials"], "rounds": before["rounds"]}
+    result["trials"] = before["trials"]
     injector = Injector(options.replicas)
     for number in range(len(result["trials"]), trials * len(KINDS)):
         rng = np.random.default_rng(number)
         result["trials"].append(injector.trial(KINDS[number % len(KINDS)], rng))
         if not options.quick and number % 20 == 0:
             write(result, options.output)
-    while len(result["rounds"]) < rounds:
-        rng = np.random.default_rng(len(result["rounds"]))
-        result["rounds"].append(injector.round(steps, rng))
-        print(
-            {name: f"{result['rounds'][-1][name] / result['rounds'][-1]['nothing']:.3f}" for name in GUARDS},
-            flush=True,
-        )
-        if not options.quick:
-            write(result, options.output)
-    result["costs"] = injector.costs()
+    result["costs"] = injector.costs(50 if options.quick else 1000)
     print("processor seconds:", result["costs"])
     seen = Counter(trial["kind"] for trial in result["trials"] if trial["seen"])
     print("seen:", {kind: seen[kind] for kind in KINDS}, "of", len(result["trials"]) // len(KINDS), "each")

@@ -50,20 +50,26 @@ def measure(benchmark: str, blocks: int, every: int) -> list[dict[str, Any]]:
     from common.config import benchmarks
     from common.distributed import replicas
     from common.train import events
+    from common.train.listener import Listener
     from common.train.loop import Loop
+    from common.train.programs import Programs
 
     config = benchmarks.module(benchmark, "presets").PRESETS["cpu-tiny"]
     config = dataclasses.replace(
-        config, train_steps=blocks, steps_per_block=1, first_block_steps=0, quality_target=2.0
+        config, train_steps=blocks, steps_per_block=1, eval_epochs=(), quality_target=2.0
     )
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         tiny = benchmarks.module(benchmark, "tiny")
         tiny.generate(Path(folder))
-        loop = Loop(benchmarks.module(benchmark, "task").Task(config, folder), replicas.make(config))
-        for event in loop.run():
-            if isinstance(event, events.Evaluated) and (event.block.index + 1) % every == 0:
-                rows.append({"blocks": event.block.index + 1, **held()._asdict()})
+        task = benchmarks.module(benchmark, "task").Task(config, folder)
+
+        class Holdings(Listener):
+            def on_event(self, event: events.Event) -> None:
+                if isinstance(event, events.Evaluated) and (event.block.index + 1) % every == 0:
+                    rows.append({"blocks": event.block.index + 1, **held()._asdict()})
+
+        Loop(Programs(task, replicas.make(config)), [Holdings()]).run()
     return rows
 
 

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from common.distributed import pjrt_program
-from lab.bench.programs.figures import EXACT_FLAGS, peak_of, show, speed, verdict
-from lab.bench.programs.replayed import Replay
+from lab.bench.harness.figures import EXACT_FLAGS, peak_of, show, speed, verdict
+from lab.bench.harness.replayed import Replay
 
 FORMAT = 2
 
 
-def read(folder: Path) -> dict:
-    """Returns the manifest; ends the program if there is none or it cannot be read."""
+def read(folder: Path, values: bool = True) -> dict:
+    """Returns the manifest; ends the program if there is none, it cannot be read, or it lacks wanted `values`."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())
@@ -34,7 +34,7 @@ def read(folder: Path) -> dict:
         sys.exit(f"error: {path}: {error}; export it again")
     if manifest.get("format") != FORMAT:
         sys.exit(f"error: {path}: format {manifest.get('format')}, {FORMAT} expected; export it again")
-    if not manifest.get("values", True):
+    if values and not manifest.get("values", True):
         sys.exit(
             f"error: {path}: an export without values, to compile; export it again without --noexport_values"
         )

@@ -5,8 +5,8 @@ alternate, so that a change of the machine's speed affects all of them; a ratio 
 seconds / our seconds) in the same round. The contenders' modules say what differs between them. The perceptron is the
 largest of MagmaDNN's Table 1: 4 layers of 528 units, sigmoid, batch 100, 600 steps an epoch.
 
-    python -m lab.bench.steps [--cases resnet-fp32 'transformer-*' ...] [--rounds N] [--torch-python PYTHON]
-        [--jax-python PYTHON] [--quick] [--output FILE]
+    python -m lab.bench.steps [--cases resnet-fp32 'transformer-*' ...] [--rounds N] [--torch_python PYTHON]
+        [--jax_python PYTHON] [--quick] [--output FILE]
 
 A case's row in the output file replaces the one of an earlier run; the other cases stay. `--quick` runs one
 small round of each case.
@@ -29,8 +29,9 @@ import transformer.presets
 import tsm_kinetics.presets
 from common.config.digest import to_dict
 from common.config.optimizer import Sgd
-from common.config.rules import named, renamed
-from common.config.schema import RunConfig, Schedule
+from common.config.rules import OPTIMIZERS
+from common.config.schedule import Constant
+from common.config.schema import RunConfig
 from lab.bench.harness import scripts
 from lab.bench.harness.rounds import OURS, command, compare
 from lab.bench.harness.scripts import head, left_out, peers, write
@@ -74,7 +75,7 @@ def on_one_replica(preset: Config, batch: int, precision: str = "fp32", **change
         precision=precision,
         global_batch_size=batch,
         eval_batch_size=batch,
-        schedule=Schedule(kind="constant", warmup_epochs=0),
+        schedule=Constant(warmup_epochs=0),
         **changes,
     )
 
@@ -102,7 +103,7 @@ def resnet_config(precision: str, batch: int, pixels: int, optimizer: str = "sgd
         label_smoothing=0.1,
         num_train_examples=batch * 10_000,
         num_eval_examples=batch,
-        optimizer=named(name=optimizer, base_learning_rate=0.01, momentum=0.9),
+        optimizer=OPTIMIZERS.named(name=optimizer, base_learning_rate=0.01, momentum=0.9),
     )
 
 
@@ -152,7 +153,9 @@ def _transformer(system: str, name: str, batch: int, length: int, steps: int) ->
             size,
             packed_length=tokens,
             communication=dataclasses.replace(preset.communication, wire="full"),
-            optimizer=dataclasses.replace(renamed(preset.optimizer, "adam"), base_learning_rate=1e-4),
+            optimizer=dataclasses.replace(
+                OPTIMIZERS.renamed(preset.optimizer, "adam"), base_learning_rate=1e-4
+            ),
             decode=transformer.config.Decode(source_length=tokens, extra_length=1),
         )
         calls = _commands("tf_models", pythons, manifest(config, "transformer"))
@@ -249,16 +252,16 @@ def overhead(rounds: int) -> dict[str, Any]:
     import tensorflow as tf
 
     from common.distributed import replicas
-    from common.train.loop import Loop
+    from common.train.programs import Programs
     from resnet.task import Task
 
     config = resnet_config("fp32", OVERHEAD_BATCH, OVERHEAD_PIXELS)
-    loop = Loop(Task(config, None), replicas.make(config))
+    loop = Programs(Task(config, None), replicas.make(config))
     loop.compile()
     train, evaluation = loop.synthetic(True), loop.synthetic(False)
     resident = next(train)
     step = tf.function(
-        lambda: loop.replicas.run(loop._block._train_step, (resident, loop.state.step.read_value())),
+        lambda: loop.replicas.run(loop.block._train_step, (resident, loop.state.step.read_value())),
         autograph=False,
     )
     times: dict[str, list[float]] = {"step": [], "fused_loop": []}
@@ -292,8 +295,8 @@ def main() -> None:
     parser.add_argument(
         "--cases", nargs="+", default=["*"], help=f"patterns of {', '.join(CASES)}, fused-loop"
     )
-    parser.add_argument("--torch-python", help="an interpreter that has it; else PyTorch is left out")
-    parser.add_argument("--jax-python", help="an interpreter that has jax; without it JAX is left out")
+    parser.add_argument("--torch_python", help="an interpreter that has it; else PyTorch is left out")
+    parser.add_argument("--jax_python", help="an interpreter that has jax; without it JAX is left out")
     scripts.add_quick(parser)
     options = parser.parse_args()
 

@@ -191,8 +191,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of `python -m lab.studies legw-...`."""
     flag = parser.add_argument
     flag("--tune", action="store_true", help="try base rates, on held-out data only")
-    flag("--base-rate", type=float, help="LEGW from another base rate, in lab/studies/NAME/at-RATE")
-    flag("--base-warmup", type=float, help="and from another base warmup in epochs")
+    flag("--base_rate", type=float, help="LEGW from another base rate, in lab/studies/NAME/at-RATE")
+    flag("--base_warmup", type=float, help="and from another base warmup in epochs")
     flag("--parts", help=f"which of {','.join(PARTS)}; default: all, of legw-ptb legw")
     cores = len(os.sched_getaffinity(0))
     flag("--jobs", type=int, default=cores, help="runs at a time; as many as cores")
@@ -207,7 +207,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def at_least_zero(text: str) -> int:
     """An argparse type: a whole number of at least 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
@@ -255,14 +255,14 @@ def _from_base(study: Study, args: argparse.Namespace) -> Study:
     """
     rate, warmup = args.base_rate, args.base_warmup
     if rate is None:
-        raise UserError("--base-warmup needs --base-rate")
+        raise UserError("--base_warmup needs --base_rate")
     if not 0 < rate < math.inf:
-        raise UserError(f"--base-rate={rate}: must be above 0")
+        raise UserError(f"--base_rate={rate}: must be above 0")
     if warmup is not None and warmup < 0:
-        raise UserError(f"--base-warmup={warmup:g}: must be at least 0")
+        raise UserError(f"--base_warmup={warmup:g}: must be at least 0")
     if args.tune or set((args.parts or "legw").split(",")) - set(BASED):
         raise UserError(
-            f"--base-rate={rate:g}: goes with --parts={','.join(BASED)} only; leave it out for the others"
+            f"--base_rate={rate:g}: goes with --parts={','.join(BASED)} only; leave it out for the others"
         )
     base = settings(optimizer__base_learning_rate=rate)
     base += () if warmup is None else settings(schedule__warmup_epochs=warmup)

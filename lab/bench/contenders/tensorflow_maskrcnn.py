@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.optimizer import Sgd
-from common.config.schema import Schedule
+from common.config.schedule import Constant
 from lab.bench.contenders.tensorflow_networks import Run, fused_loop, repeated, set_policy
 from maskrcnn.config import Config
 from maskrcnn.task import Task
@@ -30,7 +30,7 @@ def ours(precision: str, batch: int, height: int, width: int) -> Run:
         replicas="single",
         freeze=False,
         optimizer=Sgd(base_learning_rate=RATE, momentum=MOMENTUM),
-        schedule=Schedule(kind="constant", warmup_epochs=0),
+        schedule=Constant(warmup_epochs=0),
     )
     config = dataclasses.replace(config, padded_size=(height, width), short_side=height, long_side=width)
 

@@ -23,7 +23,7 @@ from common.config.schema import RunConfig
 from common.data import pipeline
 from common.distributed import replicas
 from common.train.describe import parameters
-from common.train.loop import Loop
+from common.train.programs import Programs
 from common.train.task import Task
 from timetotrain.run import allocator
 
@@ -40,7 +40,7 @@ def fused_loop(make: Callable[[RunConfig, None], Task], config: RunConfig) -> Co
       config: a configuration for one replica.
     """
     allocator.keep_freed()
-    loop = Loop(make(config, None), replicas.make(config))
+    loop = Programs(make(config, None), replicas.make(config))
     loop.compile()
     train, evaluation = loop.synthetic(True), loop.synthetic(False)
     return lambda steps: float(loop.call(train, evaluation, steps, 0).losses[-1]), loop.state.model
@@ -173,7 +173,7 @@ def ssd(config: Any) -> Contender:
     targets = tf.concat([matched.codes, tf.cast(matched.classes, tf.float32)[..., None]], -1)
     model.compile(_sgd(config), loss)
     return fit(
-        model, tf.data.Dataset.from_tensors((ssd_input.normalise(batch["image"]), targets)).repeat()
+        model, tf.data.Dataset.from_tensors((ssd_input.normalize(batch["image"]), targets)).repeat()
     ), model
 
 

@@ -19,7 +19,7 @@ import ptb.input
 import ptb.presets
 import ptb.task
 from common.distributed import replicas
-from common.train.loop import Loop
+from common.train.programs import Programs
 from lab.bench.contenders.tensorflow_networks import Run, fit
 from timetotrain.run import allocator
 
@@ -48,7 +48,7 @@ def ours(network: str) -> Run:
     allocator.keep_freed()
     config = _CONFIGS[network]
     module, data = (ptb, words()) if network == "ptb" else (mnist, digits())
-    loop = Loop(module.task.Task(config, None), replicas.make(config))
+    loop = Programs(module.task.Task(config, None), replicas.make(config))
     loop.compile()
     train = iter(loop.dataset(lambda s: module.input.train_input(config, data, s, loop.batch_size(True), 0)))
     evaluation = loop.synthetic(False)

@@ -6,6 +6,5 @@
 - child.py: runs measurements as processes, several at a time, each with a timeout.
 - networks.py, peers.py: the measurements in such a process: the card and our exports, PyTorch and flax networks.
 - training.py: whole runs, if TensorFlow is installed.
-- flags.py: sets of XLA flags; writes the best one as a file of systems/launch/.
 - prepare.py, tensorflow_parts.sh: pack the exports and TensorFlow into files for a machine without a network.
 """

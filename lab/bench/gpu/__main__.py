@@ -1,4 +1,4 @@
-"""Measures a card in a few minutes: equality, steps, peers, XLA flags, whole runs; docs/gpu.md says more.
+"""Measures a card in a few minutes: equality, steps, peers, whole runs; docs/gpu.md says more.
 
     python -m lab.bench.gpu EXPORTS --minutes=12 --out=RESULT.json [--only PATTERN ...]
 
@@ -18,18 +18,18 @@ from pathlib import Path
 
 from common import untrusted
 from common.errors import UserError, answering
-from lab.bench.gpu import child, flags
+from lab.bench.gpu import child
 from lab.bench.gpu.child import Row
 from lab.bench.gpu.plan import Plan, Stage
 from lab.bench.gpu.report import Report, line, with_floor
 
 
-def stages(plan: Plan, report: Report) -> Iterator[Stage]:
-    """Yields all stages in order; later stages may depend on earlier rows."""
+def stages(plan: Plan) -> Iterator[Stage]:
+    """Yields all stages in order."""
     yield plan.ceilings()
+    yield plan.llama()
     yield plan.compiles_and_checks()
     yield plan.steps()
-    yield plan.forecast()
     here = {name for name in ("torch", "flax", "tensorflow") if importlib.util.find_spec(name)}
     if "torch" in here:
         yield plan.eager()
@@ -38,9 +38,6 @@ def stages(plan: Plan, report: Report) -> Iterator[Stage]:
             yield stage
     if "tensorflow" in here:
         yield from plan.training()
-    yield from plan.flag_sets()
-    if chosen := flags.union(report.rows):
-        yield plan.together(chosen)
 
 
 def measured(stage: Stage, report: Report, only: list[str]) -> list[Row]:
@@ -64,7 +61,7 @@ def measure(plan: Plan, report: Report, deadline: float, only: list[str]) -> Non
         print(left, line(row.name, with_floor(report.rows[row.name], ceilings)), flush=True)
 
     left_out = []
-    for stage in stages(plan, report):
+    for stage in stages(plan):
         rows = measured(stage, report, only)
         if rows and stage.title:
             print(f"{stage.title}:", flush=True)

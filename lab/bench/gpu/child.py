@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[3]
 # Job -> module of its function.
 JOBS = {
     "ceilings": "networks",
-    "forecast": "networks",
     "compile": "networks",
     "check": "networks",
     "step": "networks",
@@ -34,6 +33,8 @@ JOBS = {
     "torch_compiled": "peers",
     "train": "training",
     "loop": "training",
+    "attention": "llama",
+    "full_step": "llama",
 }
 
 

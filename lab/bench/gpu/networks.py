@@ -1,9 +1,6 @@
-"""The card's ceilings, the forecast, and our exported steps: compiles, compares with the export's values, times."""
+"""The card's ceilings, and our exported steps: compiles, compares with the export's values, times."""
 
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +11,8 @@ import numpy as np
 from common.distributed import pjrt_program
 from common.export import rules
 from lab.bench.gpu.child import Hits, Turn, jax_of
-from lab.bench.gpu.report import described
-from lab.bench.harness import ROOT
-from lab.bench.programs import figures
-from lab.bench.programs.replayed import Replay
+from lab.bench.harness import figures
+from lab.bench.harness.replayed import Replay
 from lab.bench.replay import read
 from systems.compile import hlo, launches
 
@@ -53,20 +48,6 @@ def ceilings(job: dict, turn: Turn) -> dict[str, Any]:
         "product_side": side,
         "memory_limit_gb": stats.get("bytes_limit", 0) / 1e9,
     }
-
-
-def forecast(job: dict, turn: Turn) -> dict[str, Any]:
-    """Returns the minutes of `timetotrain forecast` on one such card, and the step's time that they imply."""
-    from systems.forecast.convergence import EXAMPLES
-
-    manifest = json.loads((Path(job["export"]) / "manifest.json").read_text())
-    name, batch = manifest["benchmark"], manifest["batch"]["train"]
-    system = "h100-1" if "H100" in described()["nvidia_smi"].get("name", "") else "h200-1"
-    command = [sys.executable, "-m", "timetotrain", "forecast", name, f"--system={system}", "--json"]
-    told = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stdout)
-    rate = told["epochs"] * EXAMPLES[name] / told["minutes"] / 60
-    minutes = {"minutes": told["minutes"], "interval_minutes": told["interval_minutes"], "system": system}
-    return {**minutes, "ms": 1000 * batch / rate, "examples_per_second": rate}
 
 
 def _seconds(call: Callable[[], Any], repeats: int) -> float:
@@ -112,17 +93,22 @@ class Prepared(Replay):
         return self._values[name]
 
 
-def _programs(job: dict) -> tuple[Path, dict, list[dict]]:
+def _programs(job: dict, values: bool = True) -> tuple[Path, dict, list[dict]]:
     folder = Path(job["export"])
-    manifest = read(folder)
+    manifest = read(folder, values)
     return folder, manifest, [p for p in manifest["programs"] if p["kind"] == "train"]
+
+
+def exported_step(job: dict, values: bool = True) -> tuple[Path, dict, dict]:
+    """Returns an export's folder, its manifest and its first training step, as `Replay` takes them."""
+    folder, manifest, (program, *_) = _programs(job, values)
+    return folder, manifest, program
 
 
 def compile(job: dict, turn: Turn) -> dict[str, Any]:  # noqa: A001, the job's name
     """Compiles a step into jax's cache, possibly beside other compiling jobs; returns what it launches and moves."""
     jax_of(job)
-    folder, manifest, (program, *_) = _programs(job)
-    prepared, hits = Prepared(folder, manifest, program, values=False), Hits()
+    prepared, hits = Prepared(*exported_step(job), values=False), Hits()
     with turn.together():
         prepared.compile()
     return {
@@ -155,7 +141,7 @@ def check(job: dict, turn: Turn) -> dict[str, Any]:
 def step(job: dict, turn: Turn) -> dict[str, Any]:
     """Measures the milliseconds of a step, memory and bytes of its compiled program, losses of the first steps."""
     jax = jax_of(job)
-    folder, manifest, (program, *_) = _programs(job)
+    folder, manifest, program = exported_step(job)
     prepared, hits = Prepared(folder, manifest, program), Hits()
     with turn.together():
         prepared.compile()

@@ -5,17 +5,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.bench.gpu import flags
 from lab.bench.gpu.child import Row
 from lab.bench.gpu.prepare import PHOTOGRAPHS, SMALL
-from lab.bench.programs.figures import EXACT_FLAGS
+from lab.bench.harness.figures import EXACT_FLAGS
 
 # Time limits per phase of a row, in seconds: several times the times on an H200 with 16 cores (lab/bench/results/gpu).
 _COMPILE, _CHECK, _STEP, _TORCH, _TORCH_COMPILED, _TRAIN = 150, 120, 90, 90, 120, 240
 # How many processes prepare while another one measures.
 _AHEAD = 3
 _EAGER = ("resnet", "transformer", "ssd", "gnmt", "tsm_kinetics")
-_FORECAST = ("resnet", "transformer", "ssd", "gnmt", "maskrcnn")
 # As in the exports of prepare.py: layers, width, hidden, heads, vocabulary, dropout rate.
 FLAX = {
     "resnet": ("jax_resnet", {"batch": 256, "optimizer": "lars"}),
@@ -23,12 +21,6 @@ FLAX = {
         "jax_transformer",
         {"batch": 32, "length": 256, "sizes": [6, 1024, 4096, 16, 33708, 0.1], "generator": "rbg"},
     ),
-}
-# Rules whose updates compute roots, eigenvectors and QR decompositions, at the rates of commit 784a9bbb,
-# lab.studies.contest.
-_RULES = {
-    "shampoo": ["--config.optimizer.base_learning_rate=1e-3"],
-    "soap": ["--config.optimizer.base_learning_rate=3e-3"],
 }
 # The ResNet-50 run whose step is exported.
 _LOOP = (
@@ -78,6 +70,20 @@ class Plan:
         """Measures the card's limits."""
         return Stage("ceilings of the card", [self._row("ceilings", "ceilings", _STEP)], 1)
 
+    def llama(self) -> Stage:
+        """Llama 3.1 8B: fused attention beside plain, then ten steps of the full network."""
+        exports = {name: str(self._exports / "llama" / name) for name in self._named("llama")}
+        own: dict[str, Any] = {"environment": {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.98"}}
+        rows = []
+        if {"fused", "plain"} <= exports.keys():
+            two = {"export": exports["fused"], "other": exports["plain"]}
+            rows.append(self._row("llama/attention", "attention", _CHECK, **two, **own))
+        if "full" in exports:
+            rows.append(
+                self._row("llama/step", "full_step", _COMPILE, export=exports["full"], **self._steps, **own)
+            )
+        return Stage("Llama 3.1 8B", rows, 1)
+
     def compiles_and_checks(self) -> Stage:
         """Compiles programs into the cache, and checks equality in float64: neither needs a quiet card."""
         rows = [self._of_export(f"compile/{n}", "compile", "full", n, _COMPILE) for n in self.full]
@@ -89,12 +95,6 @@ class Plan:
         """Full-size steps. Those that compile fastest come first, so that early rows exist if the time runs out."""
         rows = [self._step(f"step/{n}", n) for n in reversed(self.full)]
         return Stage("steps", rows, _AHEAD)
-
-    def forecast(self) -> Stage:
-        """What the forecast says of one such card, beside the steps."""
-        names = [n for n in _FORECAST if n in self.full]
-        rows = [self._of_export(f"forecast/{n}", "forecast", "full", n, _CHECK) for n in names]
-        return Stage("forecast", rows, self._cores)
 
     def eager(self) -> Stage:
         """PyTorch without its compiler."""
@@ -122,31 +122,6 @@ class Plan:
         # Each keeps its network on the card while it waits.
         yield Stage("PyTorch, compiled", compiled, 3)
 
-    def flag_sets(self) -> Iterator[Stage]:
-        """Every set with the networks in which it can help, in groups."""
-        pairs = [
-            (name, network, each.flags)
-            for name, each in list(flags.SETS.items())[: 1 if self._quick else None]
-            for network in each.networks
-            if network in self.full
-        ]
-        size = max(self._cores, 4)
-        for i in range(0, len(pairs), size):
-            yield self._searched(pairs[i : i + size])
-
-    def together(self, chosen: str) -> Stage:
-        """All flags that help, together, with every network."""
-        return self._searched([("together", network, chosen) for network in self.full])
-
-    def _searched(self, pairs: list[tuple[str, str, str]]) -> Stage:
-        title = f"XLA's flags: {', '.join(dict.fromkeys(name for name, *_ in pairs))}"
-        short = self._steps or {"seconds_of_round": 0.8}
-        rows = [
-            self._of_export(f"flags/{set_}/{n}", "step", "full", n, _COMPILE, flags=given, **short)
-            for set_, n, given in pairs
-        ]
-        return Stage(title, rows, 2 * _AHEAD)
-
     def training(self) -> Iterator[Stage]:
         """Whole runs, which need TensorFlow: ResNet-50 on photographs if there are any, then tiny presets."""
         more: Mapping[str, Any] = {
@@ -165,12 +140,8 @@ class Plan:
             loop = {"arguments": [*given, f"--config.data.cache={cache}"], "data": str(data), **sizes}
             loops.append(self._row(f"loop/{name}", "loop", _TRAIN, **loop, **more))
         yield Stage("ResNet-50 fed with photographs", loops, 1)
-        runs = {name: (name, []) for name in SMALL} | {
-            f"mnist-{rule}": ("mnist", [f"--config.optimizer.name={rule}", *given])
-            for rule, given in _RULES.items()
-        }
         rows = [
-            self._row(f"train/{row}", "train", _TRAIN, benchmark=name, row=row, arguments=given, **more)
-            for row, (name, given) in runs.items()
+            self._row(f"train/{name}", "train", _TRAIN, benchmark=name, row=name, arguments=[], **more)
+            for name in SMALL
         ]
         yield Stage("whole runs, beside each other", rows, self._cores)

@@ -4,11 +4,12 @@
 
 Writes FOLDER/exports.tar.xz (about 50 MB). It contains `full/NAME`, full-size steps in bf16 without expected losses,
 and `small/NAME`, steps in float64 with the losses and weights of TensorFlow's uncompiled step. `photographs/` has real
-photographs as TFRecords, if lab.studies finds their data set. All of it also stays unpacked in FOLDER. Needs
-TensorFlow, and 8 GB of memory for the Transformer.
+photographs as TFRecords, if lab.studies finds their data set. `llama/` has steps of Llama 3.1 8B, without values. All
+of it also stays unpacked in FOLDER. Needs TensorFlow, and 8 GB of memory for the Transformer.
 """
 
 import argparse
+import itertools
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from common.errors import UserError, answering
 from lab.bench.harness import ROOT
 
 ARCHIVE = "exports.tar.xz"
-PHOTOGRAPHS = 1000  # Of lab.bench.resnet_input.
+PHOTOGRAPHS = 1000  # Of the data set.
 _ALONE = ["--config.replicas=single", "--config.num_replicas=1"]
 
 
@@ -56,7 +57,18 @@ SMALL = {
     "ptb": _small(4),
     "mnist": _small(8, "--config.model=mlp", "--config.hidden_units=32", "--config.dropout=0.2"),
 }
-KINDS = {"full": FULL, "small": SMALL}
+_LLAMA = [
+    "--system=h200-1", "--config.division=open", "--config.accumulation_steps=1", "--config.global_batch_size=1",
+    "--noexport_values",
+]  # fmt: skip
+_TWO_LAYERS = [*_LLAMA, "--config.layers=2", "--config.vocab_size=4096", "--config.sequence_length=2048"]
+# A step of the full network on one sequence, and two layers with each form of attention (lab/bench/gpu/llama.py).
+LLAMA = {
+    "full": _LLAMA,
+    "fused": [*_TWO_LAYERS, "--config.attention=fused"],
+    "plain": [*_TWO_LAYERS, "--config.attention=plain"],
+}
+KINDS = {"full": FULL, "small": SMALL, "llama": LLAMA}
 
 
 def export(kind: str, name: str, folder: Path) -> float:
@@ -67,7 +79,8 @@ def export(kind: str, name: str, folder: Path) -> float:
     began, flags = time.monotonic(), KINDS[kind][name]
     if not any(flag.startswith("--export_programs") for flag in flags):
         flags = [*flags, "--export_programs=train"]
-    command = [sys.executable, "-m", name, *flags, f"--export={folder / kind / name}"]
+    module = "llama31_8b" if kind == "llama" else name
+    command = [sys.executable, "-m", module, *flags, f"--export={folder / kind / name}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -87,14 +100,23 @@ def pack(folder: Path, archive: Path) -> None:
 
 def photographs(folder: Path) -> None:
     """Writes the photographs as training and validation data, unless they exist or there is no data set."""
-    from lab.bench.resnet_input import write_records
+    from common.data import tfrecords
+    from lab.studies.data import unpack
 
     if folder.is_dir():
         return
     try:
-        write_records(folder, ("train", "validation"))
+        photos = sorted(unpack("imagenet1000_256").glob("*.JPEG"))
     except UserError as error:
         print(f"photographs: left out; {error}", flush=True)
+        return
+    serialized = [
+        tfrecords.example({"image/encoded": photo.read_bytes(), "image/class/label": label})
+        for label, photo in enumerate(photos, 1)
+    ]
+    folder.mkdir(parents=True)
+    for split, i in itertools.product(("train", "validation"), range(8)):
+        tfrecords.write(folder / tfrecords.shard_name(split, i, 8), serialized[i::8])
 
 
 @answering()

@@ -121,6 +121,15 @@ def line(name: str, row: Mapping[str, Any]) -> str:
     if "copy_gb_per_second" in row:
         rates = f"{row['copy_gb_per_second']:,.0f} GB/s copied, {row['product_tflops']:,.1f} TFLOP/s"
         return f"{name:36} {rates}, {row['device']}"
+    if "gradient_error" in row:
+        worst, word = row["gradient_error"], "equal" if row["equal"] else "DIFFERS"
+        return f"{name:36} {word}: gradients {worst['relative']:.2g} ({worst['of']}), losses {row['losses']}"
+    if "tokens_per_second" in row:
+        used = row["model_flops_utilization"]
+        share = f", {used:.1%} of the peak" if used else ""
+        peak = row["device_memory"].get("peak_bytes_in_use_gb")
+        memory = f", {peak:.1f} GB at most" if peak else ""
+        return f"{name:36} {row['ms']:9.2f} ms, {row['tokens_per_second']:,.0f} tokens/s{share}{memory}"
     if "equal" in row:
         worst = row["state_error"]
         word = "equal" if row["equal"] else "DIFFERS"

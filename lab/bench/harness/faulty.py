@@ -35,16 +35,16 @@ def _set_clock(*_: Any) -> None:
 
 
 def _flipping(call: Any) -> Any:
-    """Wraps `Loop.call`: flips a bit of this process's first weight if asked."""
+    """Wraps `Programs.call`: flips a bit of this process's first weight if asked."""
 
-    def flipped(loop: Any, *arguments: Any) -> Any:
+    def flipped(programs: Any, *arguments: Any) -> Any:
         while _flips:
             _flips.pop()
-            copy = loop.replicas.local_results(loop.state.model.trainable_variables[0])[0]
+            copy = programs.replicas.local_results(programs.state.model.trainable_variables[0])[0]
             value = np.array(copy.numpy())
             value.reshape(-1).view(np.uint32)[0] ^= np.uint32(1 << 20)
             copy.assign(value)
-        return call(loop, *arguments)
+        return call(programs, *arguments)
 
     return flipped
 
@@ -75,10 +75,10 @@ if __name__ == "__main__":
     # Not at the top: importing TensorFlow takes seconds, and signals must be handled before.
     import numpy as np
 
-    from common.train.loop import Loop
+    from common.train.programs import Programs
     from mnist.task import Task
     from timetotrain.run import cli
 
     Task.train_input = _slowed(Task.train_input)  # type: ignore[method-assign]
-    Loop.call = _flipping(Loop.call)  # type: ignore[method-assign]
+    Programs.call = _flipping(Programs.call)  # type: ignore[method-assign]
     cli.main("mnist")

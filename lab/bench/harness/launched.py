@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -68,6 +69,12 @@ class Launched:
 
     steps_per_block = 84  # The digits' epoch at this batch.
 
+    def newest(self) -> int:
+        """Returns the step of the newest checkpoint in `folder`/c; 0 without one."""
+        return max(
+            (int(p.stem.rpartition("_")[2]) for p in (self.folder / "c").glob("checkpoint_*.npz")), default=0
+        )
+
     def close(self) -> None:
         """Kills what is left."""
         for pid in marked(self.mark):
@@ -75,6 +82,30 @@ class Launched:
                 os.kill(pid, signal.SIGKILL)
         self.launcher.wait()
         self._errors.close()
+
+
+@contextlib.contextmanager
+def network() -> Iterator[str]:
+    """Yields the name of a new network namespace, which has the loopback alone. Raises SystemExit: it needs root."""
+    if os.geteuid() != 0:
+        sys.exit("error: only root may cut a network; leave that fault out, or start as root")
+    name = f"timetotrain-{os.getpid()}-{time.time_ns()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        _loopback(name, "up")
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def cut(name: str, seconds: float) -> None:
+    """Drops all packets between the processes of a network, from now on for so long."""
+    _loopback(name, "down")
+    threading.Timer(seconds, _loopback, (name, "up")).start()
+
+
+def _loopback(name: str, state: str) -> None:
+    subprocess.run(["ip", "-n", name, "link", "set", "lo", state], capture_output=True)
 
 
 @contextlib.contextmanager

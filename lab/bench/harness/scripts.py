@@ -57,7 +57,7 @@ def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, 
     pythons = {"torch": torch_python, "jax": jax_python}
     for name, python in pythons.items():
         if python and not Path(python).exists():
-            sys.exit(f"--{name}-python={python}: no such interpreter; name one that can import {name}")
+            sys.exit(f"--{name}_python={python}: no such interpreter; name one that can import {name}")
     # Contenders run in ROOT, so make the path absolute. Keep links: a venv's link tells Python which venv it is.
     return {name: str(Path(python).absolute()) for name, python in pythons.items() if python}
 
@@ -65,7 +65,7 @@ def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, 
 def left_out(interpreters: Mapping[str, str], peers: Sequence[str]) -> None:
     """Prints the peers that have no interpreter."""
     if missing := [name for name in peers if name not in interpreters]:
-        flags = ", ".join(f"--{name}-python" for name in missing)
+        flags = ", ".join(f"--{name}_python" for name in missing)
         print(f"left out: {', '.join(missing)} (give {flags})", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Tests lab/bench/gpu: a card's measurement in miniature on a CPU, its processes, its file, its choice of flags."""
+"""Tests lab/bench/gpu: a card's measurement in miniature on a CPU, its processes, its file."""
 
 import dataclasses
 import importlib
@@ -16,11 +16,11 @@ import pytest
 from common.config import benchmarks, overrides
 from common.errors import UserError
 from lab.bench.gpu import __main__ as main
-from lab.bench.gpu import child, flags, plan, prepare, report
+from lab.bench.gpu import child, plan, prepare, report
 from lab.bench.gpu.__main__ import unpacked
 from lab.bench.gpu.child import Row, Turn
 from lab.bench.harness import ROOT
-from lab.bench.programs.figures import EXACT_FLAGS
+from lab.bench.harness.figures import EXACT_FLAGS
 
 PYTHON = os.environ.get("REPLAY_PYTHON") or (sys.executable if importlib.util.find_spec("jax") else "")
 SMALL = {"global_batch_size": 8, "eval_batch_size": 8, "model": "mlp", "hidden_units": 32, "dropout": 0.2}
@@ -36,6 +36,12 @@ def exports(tmp_path_factory) -> Path:
     config = dataclasses.replace(presets["cpu-tiny"], precision="fp64", **SMALL)
     task = importlib.import_module("mnist.task").Task(config.single_replica(), None)
     write(task, config, str(folder / "small/mnist"), "uncompiled", print, "train")
+    llama = importlib.import_module("llama31_8b.presets").PRESETS["cpu-tiny"]
+    for name, form in (("full", "plain"), ("fused", "blocks"), ("plain", "plain")):
+        changes = {"precision": "bf16", "attention": form, "recompute": name == "full", "logit_chunks": 2}
+        config = dataclasses.replace(llama, global_batch_size=2, **changes)
+        task = importlib.import_module("llama31_8b.task").Task(config.single_replica(), None)
+        write(task, config, str(folder / "llama" / name), "none", print, "train", values=False)
     (folder / "full").mkdir()
     (folder / "full/mnist").symlink_to("../small/mnist")
     return folder
@@ -61,7 +67,7 @@ def measured(exports: Path, folder: Path, *more: str) -> tuple[subprocess.Comple
 
 @pytest.mark.skipif(not PYTHON, reason="no jax here; install it, or set REPLAY_PYTHON")
 def test_a_card_is_measured_and_gone_on_with(exports: Path, tmp_path: Path) -> None:
-    only = ["--only", "ceilings", "c*/mnist", "step/*"]
+    only = ["--only", "ceilings", "c*/mnist", "step/*", "llama/*"]
     done, actual = measured(exports, tmp_path, *only)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stdout + done.stderr
     assert list(actual["rows"]) and set(actual["rows"]) == {
@@ -69,7 +75,12 @@ def test_a_card_is_measured_and_gone_on_with(exports: Path, tmp_path: Path) -> N
         "compile/mnist",
         "check/mnist",
         "step/mnist",
+        "llama/attention",
+        "llama/step",
     }
+    attention, llama = actual["rows"]["llama/attention"], actual["rows"]["llama/step"]
+    assert attention["equal"] and 0 < attention["gradient_error"]["relative"] < 0.02
+    assert llama["loss_is_expected"] and llama["tokens_per_second"] > 0 and len(llama["ms_of_rounds"]) == 2
     check, step = actual["rows"]["check/mnist"], actual["rows"]["step/mnist"]
     assert check["equal"] and check["state_error"]["relative"] < 1e-9 and check["loss_error"] < 1e-9
     assert step["ms"] > 0 and step["from_cache"] and step["share_of_floor"] > 0
@@ -80,7 +91,7 @@ def test_a_card_is_measured_and_gone_on_with(exports: Path, tmp_path: Path) -> N
     )
     # What is not wanted is not there, and the file says what there was no time for.
     assert second["not_run"] == []
-    out_of_time, third = measured(exports, tmp_path, "--only", "flags/*", "step/*", "--minutes=0")
+    out_of_time, third = measured(exports, tmp_path, "--only", "torch/*", "step/*", "--minutes=0")
     assert third["rows"] == actual["rows"]
 
 
@@ -110,7 +121,7 @@ def test_a_process_that_hangs_loses_its_row(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_says_why(tmp_path: Path) -> None:
-    row = Row("flags/x", {}, 30)
+    row = Row("step/x", {}, 30)
     dying = fake(tmp_path, "echo 'F0 Unknown flag in XLA_FLAGS: --nope' >&2; echo note >&2; exit 134")
     assert ran(row, dying)[0]["error"] == "exit status 134: F0 Unknown flag in XLA_FLAGS: --nope"
 
@@ -148,7 +159,7 @@ def test_a_fake_card_has_every_part_and_is_gone_on_with(tmp_path: Path, monkeypa
         return card
 
     with monkeypatch.context() as patched:
-        patched.setattr(main, "stages", lambda planned, _: iter([planned.ceilings(), planned.steps()]))
+        patched.setattr(main, "stages", lambda planned: iter([planned.ceilings(), planned.steps()]))
         measure(fake(tmp_path, counted), 60)
     first = len((tmp_path / "jobs").read_text().split())
     cut = measure(fake(tmp_path, "sleep 60"), 0.3)
@@ -158,13 +169,12 @@ def test_a_fake_card_has_every_part_and_is_gone_on_with(tmp_path: Path, monkeypa
     kinds = {
         "check": prepare.SMALL,
         "step": prepare.FULL,
-        "train": [*prepare.SMALL, "mnist-shampoo", "mnist-soap"],
+        "train": [*prepare.SMALL],
     }
     kinds |= {"loop": ["photographs", "decoded"], "flax": plan.FLAX}
-    for kind in ("torch", "torch_compiled", "forecast"):
+    for kind in ("torch", "torch_compiled"):
         assert f"{kind}/resnet" in whole.rows
     assert {f"{kind}/{name}" for kind, names in kinds.items() for name in names} <= set(whole.rows)
-    assert {f"flags/{name}/{each.networks[0]}" for name, each in flags.SETS.items()} <= set(whole.rows)
 
 
 def test_checks_in_float64_keep_a_decay_out_of_cudnn(tmp_path: Path) -> None:
@@ -220,48 +230,13 @@ def test_a_row_with_an_error_is_measured_again(tmp_path: Path) -> None:
     assert not report.Report(tmp_path / "a.json").done("step/x")
 
 
-def _rows(**factors: dict[str, float]) -> dict[str, dict]:
-    rows = {f"step/{network}": {"ms": 100.0} for network in flags.NETWORKS}
-    for name, found in factors.items():
-        text = flags.SETS[name].flags if name in flags.SETS else found.pop("flags")
-        rows |= {f"flags/{name}/{n}": {"ms": 100.0 / x, "flags": text} for n, x in found.items()}
-    return rows
-
-
-def test_flags_that_help_are_put_together_and_others_are_not() -> None:
-    rows = _rows(
-        nhwc={"resnet": 1.1, "ssd": 1.02},
-        graphs_concurrent={"gnmt": 1.5, "resnet": 0.9},  # Slows one down.
-        graphs_off={"gnmt": 1.02},
-        graphs_with_loops={"gnmt": 1.4},  # The same flag, and better.
-    )
-    assert flags.union(rows) == " ".join([flags.SETS["graphs_with_loops"].flags, flags.SETS["nhwc"].flags])
-    assert flags.union(_rows()) == ""
-
-
-def test_a_launch_file_needs_every_network_measured() -> None:
-    whole = dict.fromkeys(flags.NETWORKS, 1.05)
-    rows = _rows(together={"flags": "--a=1", **whole})
-    (entry,) = flags.settings({"rows": rows, "device": "a card"}, "a file")
-    assert (entry["variable"], entry["value"], entry["source"]) == ("XLA_FLAGS", "--a=1", "a file")
-    assert "a card" in entry["why"]
-    for worse in (
-        {**whole, "ssd": 0.9},
-        dict.fromkeys(flags.NETWORKS[1:], 1.05),
-        dict.fromkeys(flags.NETWORKS, 1.001),
-    ):
-        assert not flags.settings({"rows": _rows(together={"flags": "--a=1", **worse})}, "a file")
-
-
 @pytest.mark.parametrize("kind", prepare.KINDS)
 def test_exports_ask_for_fields_that_there_are(kind: str) -> None:
     for name, given in prepare.KINDS[kind].items():
         system = next(flag.partition("=")[2] for flag in given if flag.startswith("--system="))
-        preset = benchmarks.module(name, "presets").PRESETS[system]
+        preset = benchmarks.module("llama31_8b" if kind == "llama" else name, "presets").PRESETS[system]
         config = overrides.override_all(preset, [flag for flag in given if flag.startswith("--config.")])
-        assert config.precision == {"full": "bf16", "small": "fp64"}[kind]
-    assert set(prepare.FULL) == set(flags.NETWORKS)
-    assert all(set(each.networks) <= set(prepare.FULL) for each in flags.SETS.values())
+        assert config.precision == {"full": "bf16", "small": "fp64", "llama": "bf16"}[kind]
 
 
 def test_an_archive_is_unpacked_and_a_folder_without_exports_is_one_line(

@@ -2,12 +2,13 @@
 
 import contextlib
 import json
+import subprocess
 import sys
 import types
 
 import pytest
 
-from lab.bench import faults
+from lab.bench import faults, goodput
 from lab.bench.contenders import __main__ as runner
 from lab.bench.harness import rounds, scripts
 
@@ -53,12 +54,12 @@ def test_the_runner_makes_the_module_s_contender(monkeypatch, capsys) -> None:
 
 def test_peers_without_an_interpreter_are_left_out(capsys) -> None:
     assert scripts.peers(None) == {} and scripts.peers(sys.executable) == {"torch": sys.executable}
-    with pytest.raises(SystemExit, match="--jax-python=/none: no such interpreter"):
+    with pytest.raises(SystemExit, match="--jax_python=/none: no such interpreter"):
         scripts.peers(None, "/none")
     scripts.left_out({"jax": "x"}, ["torch", "jax"])
     scripts.left_out({"jax": "x"}, ["jax"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines == ["left out: torch (give --torch-python)"]
+    assert lines == ["left out: torch (give --torch_python)"]
 
 
 def test_a_result_names_its_machine(tmp_path) -> None:
@@ -91,7 +92,7 @@ def test_results_go_to_one_folder_by_default() -> None:
 def test_a_fault_has_the_status_of_its_run(tmp_path, monkeypatch, kind, code, right) -> None:
     launcher = types.SimpleNamespace(poll=lambda: code)
     run = types.SimpleNamespace(launcher=launcher, mark="", close=lambda: None)
-    monkeypatch.setattr(faults.launched, "Launched", lambda *_: run)
+    monkeypatch.setattr(faults.launched, "Launched", lambda *_, **__: run)
     monkeypatch.setattr(faults.launched, "marked", lambda _: {})
     monkeypatch.setattr(faults, "weights", lambda _: "usual")
     chain = faults.Chain(tmp_path, tmp_path, "pjrt", 2)
@@ -113,3 +114,44 @@ def test_faults_that_never_strike_end_the_script(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["faults", "--backends=pjrt", f"--output={tmp_path / 'faults.json'}"])
     with pytest.raises(SystemExit, match="pjrt/2: none of .* struck"):
         faults.main()
+
+
+class Trained:
+    """A run that saves ten checkpoints a second, under a launcher that is its only process."""
+
+    text = ""
+
+    def __init__(self, folder):
+        code = "import pathlib, sys, time\nwhile True:\n    time.sleep(0.1)\n"
+        code += "    n = len(list(pathlib.Path(sys.argv[1]).iterdir())) + 1\n"
+        code += "    pathlib.Path(sys.argv[1], f'checkpoint_{n:08d}').touch()"
+        self.folder = folder
+        self.launcher = subprocess.Popen([sys.executable, "-c", code, str(folder)])
+
+    def newest(self):
+        return len(list(self.folder.iterdir()))
+
+    def pids(self):
+        return {0: self.launcher.pid}
+
+    def close(self):
+        self.launcher.kill()
+        self.launcher.wait()
+
+
+def test_goodput_counts_the_steps_and_seconds_that_faults_cost(tmp_path) -> None:
+    starts, cuts = [], []
+
+    def start():
+        starts.append(Trained(tmp_path))
+        return starts[-1]
+
+    clean = goodput.measure(start, "undisturbed", 2, 0.5, lambda: cuts.append(1))
+    assert not clean["faults"] and 1 <= clean["steps"] <= 20 and len(starts) == 1
+    hurt = goodput.measure(start, "loop", 10, 3, lambda: cuts.append(1))
+    # A frozen run whose launcher does not notice saves nothing more, so that the network's cut finds it as it was.
+    assert [fault["kind"] for fault in hurt["faults"]] == ["killed", "frozen", "partition"] and cuts == [1]
+    assert [("seconds_lost" in fault) for fault in hurt["faults"]] == [True, False, False]
+    assert 0 < hurt["steps"] < 60 and len(starts) == 3
+    with pytest.raises(RuntimeError, match="the run ended"):
+        goodput.measure(start, "launcher", 9, 0.5, lambda: cuts.append(1))

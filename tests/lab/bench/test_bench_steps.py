@@ -80,7 +80,7 @@ def test_a_run_adds_to_the_file_of_another(together, monkeypatch, tmp_path, caps
     said = capsys.readouterr().out
     assert (
         "ssd keras_fit          2300.00 ms/step, 1.150 x ours (bar 1.05: met)\n" in said
-        and "left out: torch, jax (give --torch-python, --jax-python)" in said
+        and "left out: torch, jax (give --torch_python, --jax_python)" in said
     )
     found = run("percep*")
     assert list(found) == ["ssd", "perceptron"]

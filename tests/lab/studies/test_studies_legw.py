@@ -255,7 +255,7 @@ def test_a_table_of_another_configuration_is_neither_mixed_nor_lost(study, tmp_p
 def test_a_negative_limit_is_refused(study, capsys) -> None:
     with pytest.raises(SystemExit):
         flags("--limit=-1")
-    assert "'-1' is no whole number of at least 0" in capsys.readouterr().err
+    assert "'-1' is not a whole number of at least 0" in capsys.readouterr().err
 
 
 def test_a_table_keeps_its_long_runs(study, tmp_path) -> None:
@@ -304,7 +304,7 @@ def test_a_failed_run_is_noticed_while_an_earlier_one_still_trains(study, monkey
 
 
 def test_another_base_rate_has_a_table_of_its_own(study, tmp_path) -> None:
-    legw.run(study, flags("--base-rate=0.1", "--base-warmup=0.2"))
+    legw.run(study, flags("--base_rate=0.1", "--base_warmup=0.2"))
     folder = tmp_path / "lab/studies" / "legw-mnist" / "at-0.1"
     runs = json.loads((folder / "results.json").read_text())
     assert {run["method"] for run in runs} == {"legw"} and not (folder.parent / "results.json").exists()
@@ -317,17 +317,17 @@ def test_another_base_rate_has_a_table_of_its_own(study, tmp_path) -> None:
     # Of another warmup, under the same name.
     shutil.rmtree(tmp_path / "results")
     with pytest.raises(UserError, match="have another configuration"):
-        legw.run(study, flags("--base-rate=0.1", "--base-warmup=0.1"))
+        legw.run(study, flags("--base_rate=0.1", "--base_warmup=0.1"))
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--base-warmup=0.1"], "--base-warmup needs --base-rate"),
-        (["--base-rate=0"], "--base-rate=0.0: must be above 0"),
-        (["--base-rate=0.1", "--base-warmup=-1"], "--base-warmup=-1: must be at least 0"),
-        (["--base-rate=0.1", "--tune"], "goes with --parts=legw,competitors only"),
-        (["--base-rate=0.1", "--parts=legw,rates"], "goes with --parts=legw,competitors only"),
+        (["--base_warmup=0.1"], "--base_warmup needs --base_rate"),
+        (["--base_rate=0"], "--base_rate=0.0: must be above 0"),
+        (["--base_rate=0.1", "--base_warmup=-1"], "--base_warmup=-1: must be at least 0"),
+        (["--base_rate=0.1", "--tune"], "goes with --parts=legw,competitors only"),
+        (["--base_rate=0.1", "--parts=legw,rates"], "goes with --parts=legw,competitors only"),
     ],
 )
 def test_a_base_rate_that_means_nothing_is_one_line(study, given, message) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 # later is TF32). From the vendors' data sheets (NVIDIA's SXM parts), without sparsity. A TPU v2 or v3 device is one
 # of a chip's two cores.
 PEAKS = {
+    "B200": {"bf16": 2250, "fp16": 2250, "fp64": 37},
     "H200": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
     "H100": {"bf16": 989, "fp16": 989, "fp32": 494.5, "fp64": 67},
     "A100": {"bf16": 312, "fp16": 312, "fp32": 156, "fp64": 19.5},
