@@ -52,7 +52,7 @@ quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, five
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not study and not e2e" --quick $(ARGS)
 
 e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step; goes on where it was stopped
-	@$(PY) -m tools.run_tests --by-file --slots=2 -n0 -m e2e --journal=.cache/e2e.txt \
+	@$(PY) -m tools.run_tests --by_file --slots=2 -n0 -m e2e --journal=.cache/e2e.txt \
 	  $(addprefix --ignore=,$(OWN_TESTS) $(POD_TESTS) $(PJRT_TESTS) $(JAX_TESTS)) $(ARGS)
 
 mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss
@@ -68,7 +68,7 @@ e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal 
 	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(POD_TESTS) $(ARGS)
 
 e2e-pjrt: $(VENV)/.dev ## every tiny benchmark to its target through --replicas=pjrt; faults of two processes; goes on where it was stopped
-	@$(PY) -m tools.run_tests --by-file -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/timetotrain/launch/test_runs.py $(ARGS)
+	@$(PY) -m tools.run_tests --by_file -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/timetotrain/launch/test_runs.py $(ARGS)
 
 e2e-jax: $(VENV)/.dev ## a program of four replicas by each minor release of jax from 0.7 on, in environments of their own
 	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(JAX_TESTS) $(ARGS)

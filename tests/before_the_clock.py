@@ -22,7 +22,14 @@ _IN_Q_OVERFLOW = 0x4000
 _EVENT = struct.Struct("iIII")
 # Our own notes, which say what the files of the data hold.
 NOTES = {"records.json", "convert.json", "description.json", "tiny.json"}
+# Lengths of documents, which the rules let a run read ("Other Uses of Data", training_rules.adoc).
+_INDEX = ".idx"
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def is_note(name: str) -> bool:
+    """Whether a run may read the file before the clock."""
+    return name in NOTES or name.endswith(_INDEX)
 
 
 @dataclasses.dataclass
@@ -40,8 +47,8 @@ class Observed:
     started: bool
 
     def data_before(self) -> set[str]:
-        """Returns the files of the data that were touched before the clock: all but our own notes."""
-        return {name for name in self.before if pathlib.PurePath(name).name not in NOTES}
+        """Returns the files of the data that were touched before the clock: all but our own notes, and indices."""
+        return {name for name in self.before if not is_note(pathlib.PurePath(name).name)}
 
 
 class Watch:
@@ -121,15 +128,17 @@ def observe(
 def main() -> None:
     """Runs a benchmark's command line, and makes the file MARK when `run_start` is in the log."""
     mark, benchmark, *flags = sys.argv[1:]
+    from common.train import events
     from timetotrain.run import cli, mllog
 
-    written = mllog.RunLog._run_started
+    write = mllog.RunLog.record
 
-    def marked(self: mllog.RunLog, event: object) -> None:
-        written(self, event)
-        pathlib.Path(mark).touch()
+    def marked(self: mllog.RunLog, event: events.Event) -> None:
+        write(self, event)
+        if isinstance(event, events.RunStarted):
+            pathlib.Path(mark).touch()
 
-    mllog.RunLog._run_started = marked
+    mllog.RunLog.record = marked
     sys.argv = [benchmark, *flags]
     cli.main(benchmark)
 

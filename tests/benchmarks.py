@@ -83,7 +83,9 @@ def header(config: RunConfig, path: str = "", value: str = "") -> dict[str, Any]
 def decay_end(config: RunConfig) -> int:
     """The step at which the decay of `config` ends."""
     clock = Clock.of(config)
-    return config.schedule.decay_end(clock.steps_per_epoch, clock.train_steps)
+    if hasattr(config.schedule, "decay_end"):
+        return config.schedule.decay_end(clock.steps_per_epoch, clock.train_steps)
+    return clock.train_steps
 
 
 def assert_follows_legw(config: RunConfig, base: RunConfig, k: float) -> None:
@@ -130,6 +132,7 @@ def scripted_log(
     *,
     stop_at: int = -1,
     start: float = 1e9,
+    step_seconds: float = 1.0,
     checker: Any = None,
     facts: Mapping[str, Any] | None = None,
     resumed: int = 0,
@@ -137,9 +140,9 @@ def scripted_log(
 ) -> pathlib.Path:
     """Writes a whole log, and returns its path: the real header of `config`, then events as the loop sends them.
 
-    The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it. The run
-    starts at `start`, perhaps from step `resumed`, and ends with the block of index `stop_at`; `aborted` is the reason
-    of a run that does not reach its target.
+    The last evaluation gives `reached`, by default the target, the others `missed`, by default a tenth of it, or ten
+    times it where lower is better. The run starts at `start`, perhaps from step `resumed`, takes `step_seconds` a step,
+    and ends with the block of index `stop_at`; `aborted` is the reason of a run that does not reach its target.
     """
     out = mllog.RunLog(path, config, checker)
     out.header(hyperparameters(config), cache_cleared=True, facts=facts)
@@ -151,13 +154,16 @@ def scripted_log(
     target = config.logged_target
     reached = target if reached is None else reached
     if missed is None:
+        part = 10 if config.quality.lower_is_better else 0.1
         missed = (
-            {name: 0.1 * part for name, part in target.items()} if isinstance(target, dict) else 0.1 * target
+            {name: part * value for name, value in target.items()}
+            if isinstance(target, dict)
+            else part * target
         )
     for block in blocks:
         last = block is blocks[-1] and not aborted
         out.record(events.BlockStarted(at, block))
-        times = [at + i for i in range(1, block.num_steps + 1)]
+        times = [at + step_seconds * i for i in range(1, block.num_steps + 1)]
         out.record(events.Trained(block, [1.0] * block.num_steps, times))
         at = times[-1] + 3
         out.record(events.EvalRan(block, at - 2, at - 1))
@@ -246,6 +252,23 @@ def missed(
     return values(results / log, "eval_accuracy")
 
 
+def missed_with(benchmark: str, fault: str, data_dir: pathlib.Path, results: pathlib.Path) -> list:
+    """Like `missed`, of cpu-tiny with a fault of tests/faulty.py."""
+    environment = {**os.environ, "SYSTEM": "cpu-tiny", "DATA_DIR": str(data_dir), "PYTHON": sys.executable}
+    subprocess.run([str(ROOT / benchmark / "init_datasets.sh")], env=environment, check=True)
+    command = [sys.executable, "-m", "tests.faulty", benchmark, fault, "--system=cpu-tiny"]
+    done = subprocess.run(
+        [*command, f"--data_dir={data_dir}", f"--result_dir={results}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    return values(results / log_name(benchmark), "eval_accuracy")
+
+
 def untimed_misses(
     run: Callable[..., subprocess.CompletedProcess],
     log: str,
@@ -276,8 +299,9 @@ def log_name(benchmark: str) -> str:
 
 
 def records(path: pathlib.Path) -> list[dict]:
-    """The records of a log, in order."""
-    return [json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines()]
+    """The records of a log, in order, without the program's own lines of a live round."""
+    lines = path.read_text().splitlines()
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in lines if line.startswith(":::MLLOG ")]
 
 
 def values(path: pathlib.Path, key: str) -> list:

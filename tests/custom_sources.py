@@ -8,27 +8,35 @@ import av
 import numpy as np
 from PIL import Image
 
-COLOURS = {"blue": (30, 60, 220), "red": (220, 40, 30)}
+COLORS = {"blue": (30, 60, 220), "red": (220, 40, 30)}
 
 
 def photographs(folder: Path, count: int = 10, size: int = 64) -> Path:
-    """A folder per colour, `count` noisy pictures each."""
+    """A folder per color, `count` noisy pictures each."""
     rng = np.random.default_rng(1)
-    for name, colour in COLOURS.items():
+    for name, color in COLORS.items():
         (folder / name).mkdir(parents=True)
         for i in range(count):
-            pixels = np.clip(np.array(colour) + rng.normal(0, 25, (size, size, 3)), 0, 255).astype(np.uint8)
+            pixels = np.clip(np.array(color) + rng.normal(0, 25, (size, size, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{name}{i}.jpg")
     return folder
 
 
+def text(folder: Path) -> Path:
+    """Two files of numbered lines, 14,000 characters in all."""
+    folder.mkdir(parents=True)
+    for name in ("one.txt", "two.txt"):
+        (folder / name).write_text("".join(f"{name[:3]}: line {i} of many\n" for i in range(300)))
+    return folder
+
+
 def odd_pictures(folder: Path, count: int, size: tuple[int, int] = (40, 28)) -> list[Path]:
-    """Pictures of many formats, modes, depths and orientations, each of its own pixels."""
+    """Pictures of many formats, modes and orientations, each of its own pixels."""
     # The last two: a suffix that is not there, and a wrong one.
     kinds = [
         ("JPEG", "RGB", ".jpg"), ("JPEG", "L", ".jfif"), ("JPEG", "CMYK", ".jpe"), ("PNG", "RGB", ".png"),
-        ("PNG", "RGBA", ".png"), ("PNG", "LA", ".png"), ("PNG", "P", ".png"), ("PNG", "I;16", ".png"),
-        ("PNG", "1", ".PNG"), ("TIFF", "RGB", ".tif"), ("TIFF", "I;16", ".tiff"), ("TIFF", "F", ".tif"),
+        ("PNG", "RGBA", ".png"), ("PNG", "LA", ".png"), ("PNG", "P", ".png"), ("PNG", "L", ".png"),
+        ("PNG", "1", ".PNG"), ("TIFF", "RGB", ".tif"), ("TIFF", "L", ".tiff"), ("TIFF", "P", ".tif"),
         ("TIFF", "CMYK", ".tif"), ("WEBP", "RGBA", ".webp"), ("GIF", "P", ".gif"), ("BMP", "RGB", ".bmp"),
         ("JPEG2000", "RGB", ".jp2"), ("PPM", "RGB", ".ppm"), ("JPEG", "RGB", ""), ("PNG", "RGB", ".jpg"),
     ]  # fmt: skip
@@ -39,11 +47,7 @@ def odd_pictures(folder: Path, count: int, size: tuple[int, int] = (40, 28)) -> 
         rng = np.random.default_rng([6, number])
         values = np.kron(rng.integers(0, 256, (7, 10, 4)), np.ones((4, 4, 1))).astype(np.uint8)
         image = Image.fromarray(values).resize(size)
-        if mode == "I;16":
-            image = Image.fromarray(np.asarray(image)[..., 0].astype(np.uint16) * 257)
-        elif mode == "F":
-            image = Image.fromarray(np.asarray(image)[..., 0].astype(np.float32) / 255)
-        elif mode not in ("RGBA",):
+        if mode not in ("RGBA",):
             image = image.convert("RGB").convert(mode) if mode != "LA" else image.convert("LA")
         exif = Image.Exif()
         exif[0x0112] = number // len(kinds) % 8 + 1
@@ -64,7 +68,7 @@ def objects(folder: Path, count: int = 10, size: int = 96, text: str = "labels.j
         for category in range(1 + i % 2):
             side = int(rng.integers(size // 4, size // 3))
             left, top = (int(v) for v in rng.integers(0, size - side, 2))
-            pixels[top : top + side, left : left + side] = list(COLOURS.values())[category]
+            pixels[top : top + side, left : left + side] = list(COLORS.values())[category]
             right, bottom = left + side, top + side
             corners = [left, top, right, top, right, bottom, left, bottom]
             box = [left, top, side, side]
@@ -79,7 +83,7 @@ def objects(folder: Path, count: int = 10, size: int = 96, text: str = "labels.j
             )
         Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
         images.append({"id": i, "file_name": f"{i}.png", "width": size, "height": size})
-    categories = [{"id": number, "name": name} for number, name in enumerate(COLOURS)]
+    categories = [{"id": number, "name": name} for number, name in enumerate(COLORS)]
     content = {"images": images, "annotations": items, "categories": categories}
     (folder / text).write_text(json.dumps(content))
     return folder
@@ -89,7 +93,7 @@ def voc(folder: Path, count: int = 10, size: int = 96) -> Path:
     """The same pictures in Pascal VOC's layout."""
     source = objects(folder / "coco", count, size)
     content = json.loads((source / "labels.json").read_text())
-    names = list(COLOURS)
+    names = list(COLORS)
     for part in ("JPEGImages", "Annotations"):
         (folder / part).mkdir()
     for image in content["images"]:
@@ -111,7 +115,7 @@ def voc(folder: Path, count: int = 10, size: int = 96) -> Path:
 
 
 def sentences(folder: Path, count: int = 300) -> tuple[Path, Path]:
-    """Two text files: a translation has each word spelt backwards."""
+    """Two text files: a translation has each word spelled backwards."""
     rng = np.random.default_rng(3)
     words = [f"{a}{b}{c}" for a in "bdfgklm" for b in "aeiou" for c in "nrst"]
     folder.mkdir(parents=True, exist_ok=True)

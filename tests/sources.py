@@ -6,11 +6,17 @@ BENCHMARK/implementations/; the numbers are lines.
 """
 
 import dataclasses
+import functools
+import importlib
+import json
 import math
+import pathlib
 from collections.abc import Callable
 
 import numpy as np
+import tensorflow as tf
 
+PUBLISHED = json.loads((pathlib.Path(__file__).parent / "pinned" / "published_headers.json").read_text())
 Slots = dict[str, np.ndarray]
 # (weight, gradient, slots, rate, kind, step) -> weight; the kind is "kernel", "bias" (the output layer's) or "norm".
 Update = Callable[[np.ndarray, np.ndarray, Slots, float, str, int], np.ndarray]
@@ -26,7 +32,45 @@ class Source:
     update: Update
     bias_rate: Rate | None = None
     clip: Callable[[float], float] = lambda norm: 1.0
+    # Of losses [examples of a replica] with weights (tokens, regions): their sum, the mean over all replicas' weights,
+    # or the mean of the replicas' means.
+    combined: str = "mean"
+    replica_clip: Callable[[float], float] = lambda norm: 1.0
+    exchange: str = "full"  # Or "bf16": gradients are sent and added in bfloat16.
 
+    def exchanged(self, losses: list["np.ndarray"], weights: list["np.ndarray"]) -> "np.ndarray":
+        """The gradient that the optimizer sees.
+
+        Args:
+          losses: gradient of each example's loss, [examples, parameters] of each replica.
+          weights: [examples] of each replica; an example's loss is a sum over so many tokens or regions.
+        """
+        everything = sum(w.sum() for w in weights)
+        divisors = {
+            "sum": [1.0 for _ in weights],
+            "mean": [everything for _ in weights],
+            "means": [len(weights) * w.sum() for w in weights],
+        }[self.combined]
+        total = None
+        for own, divisor in zip(losses, divisors, strict=True):
+            gradient = own.sum(0) / divisor
+            gradient = gradient * self.replica_clip(np.sqrt((gradient**2).sum()))
+            if self.exchange == "bf16":
+                gradient = gradient.astype(tf.bfloat16.as_numpy_dtype)
+            total = gradient if total is None else total + gradient
+        total = total.astype(np.float64)
+        return total * self.clip(np.sqrt((total**2).sum()))
+
+
+# Preset -> {group: (bound, why its trajectory differs from its source's by more)}.
+DIFFERENT = {
+    "resnet/v100-8": {
+        "weights": (1e-5, "Keras's epsilon of 1e-7 stands in for 0; the rules and the log have 0")
+    },
+    "resnet/dgx-1": {"biases": (0.6, "the classifier's bias decays there; the reference's does not")},
+}
+DIFFERENT["resnet/tpu-v3-32-v0.7"] = DIFFERENT["resnet/v100-8"]
+DIFFERENT["resnet/dgx-2h-32"] = DIFFERENT["resnet/dgx-1"]
 
 _KERNELS, _ALL = ("kernel",), ("kernel", "bias", "norm")
 _OUTPUT_BIAS = (
@@ -167,7 +211,10 @@ def maskrcnn(name: str, v: dict, flags: dict) -> Source:
         "tpu"
     ):  # lr_policy.py; mask_rcnn_model.py 46-58, 117, 313-318: gradients of biases are doubled.
         rate = _drops(peak, warmup, first, second)
-        return Source("TensorFlow", rate, torch_sgd(1e-4), bias_rate=lambda step: 2 * rate(step))
+        # losses.py: means over a core's own regions, and CrossShardOptimizer's mean of those.
+        return Source(
+            "TensorFlow", rate, torch_sgd(1e-4), bias_rate=lambda step: 2 * rate(step), combined="means"
+        )
     # NV pytorch/maskrcnn_benchmark/solver/build.py, lr_scheduler.py 41-69: mlperf_linear.
     factor = v["opt_learning_rate_warmup_factor"]
 
@@ -178,7 +225,8 @@ def maskrcnn(name: str, v: dict, flags: dict) -> Source:
 
         return rate
 
-    return Source("PyTorch", group(peak), torch_sgd(1e-4), bias_rate=group(2 * peak))
+    # Each GPU's losses are means of its own regions (loss.py), and apex averages the GPUs' gradients.
+    return Source("PyTorch", group(peak), torch_sgd(1e-4), bias_rate=group(2 * peak), combined="means")
 
 
 def gnmt(name: str, v: dict, flags: dict) -> Source:
@@ -190,7 +238,17 @@ def gnmt(name: str, v: dict, flags: dict) -> Source:
             lr = peak * math.exp(math.log(0.01) / warmup) ** (warmup - step) if step < warmup else peak
             return lr * 0.5 ** min(max(step - start, 0) // every, 4)
 
-        return Source("TensorFlow", rate, adam(0.9, 0.999, 1e-8), clip=lambda norm: 5 / max(norm, 5))
+        # model.py 828 (G6), 773 (G7): reduce_sum(loss); both clip before the exchange, and add the replicas' gradients:
+        # G6 calls tf.gradients, so CrossShardOptimizer divides by nothing; G7 466-484 sums in bfloat16.
+        old = "opt_adam_beta_1" not in v and "train_samples" not in v
+        return Source(
+            "TensorFlow",
+            rate,
+            adam(0.9, 0.999, 1e-8),
+            combined="sum",
+            replica_clip=lambda norm: 5 / max(norm, 5),
+            exchange="full" if old else "bf16",
+        )
 
     # NV pytorch/seq2seq/train/lr_scheduler.py 89-112; fp_optimizers.py 165-186: the scheduler steps before the
     # optimizer; trainer.py 11: apex.contrib's FusedAdam.
@@ -214,7 +272,16 @@ def transformer(name: str, v: dict, flags: dict) -> Source:
     # G6 transformer/utils/learning_rate.py 17-46, G7 lingvo/core/schedule.py 325-332, JAX train.py 232-256.
     rate = lambda step: peak * min(1, step / warmup) / math.sqrt(max(step, warmup)) / math.sqrt(1024)  # noqa: E731
     jax = name.endswith("jax")
-    return Source("JAX" if jax else "TensorFlow", rate, adam(*betas, flax=jax))
+    # G6 utils/optimize.py 34 and 112, G7 mlperf.py 179, JAX train.py 413-416: means of the cores' means, in bfloat16
+    # but in v0.6 beyond 32 cores.
+    bf16 = name == "tpu-v3-32" or "train_samples" in v
+    return Source(
+        "JAX" if jax else "TensorFlow",
+        rate,
+        adam(*betas, flax=jax),
+        combined="means",
+        exchange="bf16" if bf16 else "full",
+    )
 
 
 def resnet(name: str, v: dict, flags: dict) -> Source:
@@ -285,24 +352,18 @@ def legw(batch: int, k: int) -> Source:
     return Source("TensorFlow", rate, tf_lars(2e-4, 0.9))
 
 
-# -- Muon -------------------------------------------------------------------------------------------------------------
-
-
-def muon(wd: float, m: float = 0.95, nesterov: bool = True) -> Update:
-    """KellerJordan/Muon muon.py 7-36 and 39-54, in float64 instead of bfloat16; kernels [outputs, inputs]."""
-
-    def update(
-        weight: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, _: str, __: int
-    ) -> np.ndarray:
-        mean = slots["mean"] = m * slots.get("mean", 0) + (1 - m) * gradient
-        x = (1 - m) * gradient + m * mean if nesterov else mean
-        tall = x.shape[0] > x.shape[1]
-        x = x.T if tall else x
-        x = x / (np.linalg.norm(x) + 1e-7)
-        for _step in range(5):
-            gram = x @ x.T
-            x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-        x = x.T if tall else x
-        return weight * (1 - rate * wd) - rate * max(1, weight.shape[0] / weight.shape[1]) ** 0.5 * x
-
-    return update
+@functools.cache
+def rows() -> dict[str, Source]:
+    """{BENCHMARK/PRESET: what its source's code does} of all rows that a source has published."""
+    found = {}
+    for name, row in PUBLISHED.items():
+        benchmark, _, system = name.partition("/")
+        found[name] = globals()[benchmark](system, row["values"], row.get("flags") or {})
+    for name, config in importlib.import_module("tsm_kinetics.presets").PRESETS.items():
+        if name.startswith("summit"):
+            found[f"tsm_kinetics/{name}"] = tsm(config.global_batch_size)
+    for i in range(6):
+        found[f"resnet/legw-{1024 * 2**i}"] = legw(1024 * 2**i, 2**i)
+    found["resnet/tpu-v3-2048-unscaled"] = unscaled(31.2, 25, 2983, 0.9)
+    found["resnet/tpu-v3-2048-unscaled-tuned"] = unscaled(29.0, 18, 2512, 0.929)
+    return found

@@ -27,7 +27,6 @@ BAD = {
         batch_norm_span=48 config.batch_norm_span=48 does not group
     """,
     "ssd/tpu-v4-512": """
-        model=ssd512 config.model='ssd512': unknown; known: ssd300_resnet34
         optimizer.name=lars config.optimizer.name='lars': SSD is published with sgd only
         data.cache=ram config.data.cache='ram': unknown
         num_classes=1 config.num_classes=1: the background and one class at least
@@ -36,10 +35,8 @@ BAD = {
         valid_extras=1 config.anchor_scales has 7 values; 5 feature maps
         batch_norm_span=24 config.batch_norm_span=24 does not group 512 replicas of 4 images
         data.max_boxes=0 config.data.max_boxes=0: must be at least 1
-        data.hue=-0.1 config.data.hue=-0.1: must be from 0 to 1
     """,
     "maskrcnn/tpu-v4-512": """
-        model=mask config.model='mask': unknown; known: mask_rcnn_resnet50_fpn
         optimizer.name=lars config.optimizer.name='lars': Mask R-CNN is published with sgd only
         data.cache=ram config.data.cache='ram': unknown
         loss_divisors=sample config.loss_divisors='sample': unknown (did you mean sampled?); known: positives, sampled
@@ -48,18 +45,14 @@ BAD = {
         padded_size=832,1300 config.padded_size=(832, 1300) does not hold images of
         padded_size=840,1344 config.padded_size=(840, 1344): must be multiples of 64
         padded_size=1344,832 config.padded_size=(1344, 832): must be two sides, the shorter one first
-        min_level=6 config.min_level=6, max_level=6: the backbone gives levels 2 to 5
         max_level=1099511627776 must be multiples of
         mask_size=27 config.mask_size=27: must be even
         roi_batch=0 config.roi_batch=0: must be at least 1
         mask_size=0 config.mask_size=0: must be at least 1
         anchor_scale=0 config.anchor_scale=0.0: must be from 0.1 to 10000
-        rpn_foreground=2 config.rpn_foreground=2.0: must be above 0 and at most 1
         roi_foreground=-1 config.roi_foreground=-1.0: must be above 0 and at most 1
-        roi_foreground=0.001 config.roi_foreground=0.001: of roi_batch=512 that is not one
-        rpn_nms_iou=0 config.rpn_nms_iou=0.0: must be above 0 and at most 1
-        rpn_negative=0.8 config.rpn_negative=0.8: must not be above config.rpn_positive=0.7
         score_threshold=1 config.score_threshold=1.0: must be at least 0 and below 1
+        roi_foreground=0.001 config.roi_foreground=0.001: of roi_batch=512 that is not one
         batch_norm_epsilon=0 config.batch_norm_epsilon=0.0: must be positive
         batch_norm=span config.freeze=True: not with config.batch_norm='span'
         data.deterministic=False data.deterministic
@@ -69,7 +62,6 @@ BAD = {
         model=tsmm config.model='tsmm': unknown (did you mean tsm, tsn?); known: tsm, i3d_3x3x3, i3d_3x1x1, tsn
         shift_fraction=0.6 config.shift_fraction=0.6: must be in
         blocks=3,4,6 config.blocks=(3, 4, 6): give four
-        inflation=copy config.inflation='copy': unknown
         data.sampling=all config.data.sampling='all': unknown
         data.modality=flow config.data.modality='flow': unknown; known: rgb, rgb_difference
         data.window=7 config.data.window=7: must hold the 8 frames
@@ -78,9 +70,6 @@ BAD = {
         data.jitter=1 config.data.jitter=1.0: must be at least 0 and below 1
         data.scales=1.5 config.data.scales=(1.5,): give numbers
         num_classes=0 config.num_classes=0: must be at least 1
-    """,
-    "gnmt/cpu-tiny": """
-        replicas=pjrt;steps_per_execution=2 shapes, and a call takes steps of one; use 1
     """,
     "mnist/cpu-128": """
         model=cmn known: lstm, mlp, cnn

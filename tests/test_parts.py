@@ -91,7 +91,7 @@ def pytest_configure(config):
 
 
 def test_by_file_each_file_has_a_process_and_the_journal_says_what_is_left(project, capfd):
-    command = ["--by-file", "-n0", "--journal=journal.txt"]
+    command = ["--by_file", "-n0", "--journal=journal.txt"]
     assert run_tests.main(command) == 1
     said = capfd.readouterr().err
     assert "part 2 of 2: tests/test_second.py" in said and "failed: tests/test_second.py (status 1)" in said
@@ -139,7 +139,7 @@ def test_in_two_slots_parts_run_at_a_time_and_print_whole(project, capfd):
     for name, other in (("first", "second"), ("second", "first")):
         text = wait.format(name, str(there), other) + "def test_more(): pass\n" * (name == "second")
         (project / "tests" / f"test_{name}.py").write_text(text)
-    assert run_tests.main(["--by-file", "--slots=2", "-n0", "-s", "--journal=journal.txt"]) == 0
+    assert run_tests.main(["--by_file", "--slots=2", "-n0", "-s", "--journal=journal.txt"]) == 0
     out, err = capfd.readouterr()
     assert (
         out.count("1 passed") == 1
@@ -168,7 +168,7 @@ def test_by_file_takes_the_tests_that_the_arguments_select(project, arguments, p
 def test_a_file_that_cannot_be_imported_ends_the_run(project):
     (project / "tests" / "test_first.py").write_text("import nothing_like_this\n")
     with pytest.raises(SystemExit, match="pytest cannot collect the tests"):
-        run_tests.main(["--by-file", "-n0"])
+        run_tests.main(["--by_file", "-n0"])
 
 
 def test_parts_need_at_least_one_slot(capsys):

@@ -1,4 +1,4 @@
-"""Tests that the cpu-tiny presets of MNIST and PTB reach their targets through run_and_time.sh, with valid logs."""
+"""Tests that cpu-tiny of MNIST, Llama and PTB reach their targets through run_and_time.sh, with valid logs."""
 
 import pathlib
 
@@ -10,6 +10,7 @@ from tests.benchmarks import log_name, records, runner
 # Per benchmark: the range of the quality, and logged values.
 CASES = {
     "mnist": ((0.985, 1), {"train_samples": 4000, "model": "lstm"}),
+    "llama31_8b": ((0.36, 0.6), {"max_sequence_length": 64, "opt_name": "adamw"}),
     "ptb": ((1, 4.0), {"train_samples": 40000, "global_batch_size": 20}),
 }
 

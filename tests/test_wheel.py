@@ -161,10 +161,6 @@ def test_a_prediction_runs_from_any_folder(call):
     assert call(*arguments) == here.stdout
 
 
-def test_the_forecast_s_fit_is_the_checkout_s(call):
-    assert "writes files of a checkout" in call(*python("timetotrain.systems.forecast", "fit"), status=2)
-
-
 def test_a_benchmark_runs_from_any_folder(call):
     described = json.loads(
         call(*python("timetotrain.resnet", "--system=tpu-v3-2048", "--describe"), TF_CPP_MIN_LOG_LEVEL="3")
@@ -192,7 +188,7 @@ def test_a_tiny_data_set_is_made_in_the_caller_s_folder(call, installed, elsewhe
 def test_a_checkout_knows_the_wheel_s_names_too():
     both = [
         subprocess.run(python(name, "--help"), cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for name in ("systems.forecast", "timetotrain.systems.forecast")
+        for name in ("mnist", "timetotrain.mnist")
     ]
     assert both[0] == both[1]
 
@@ -241,7 +237,7 @@ COMMANDS = {
     "run resnet --help": "--config.optimizer.momentum",
     "run resnet --print_command": "timetotrain.resnet",
     "run mnist": "extra `train`",
-    "search mnist --system=cpu-tiny --data-dir=. --space optimizer.momentum=0.1,0.9": "extra `train`",
+    "search mnist --system=cpu-tiny --data_dir=. --space optimizer.momentum=0.1,0.9": "extra `train`",
     "launch --help": "--processes",
     "study": "not part of this installation",
     "data resnet /nowhere out": "/nowhere",
@@ -256,7 +252,7 @@ COMMANDS = {
     "package --help": "--org",
     "systems list": "tpu-v3-2048",
     "forecast resnet --system=tpu-v3-2048": "tpu-v3-2048",
-    "rent bert --most=8": "H100-SXM5",
+    "forecast bert --rent --most=8": "H100-SXM5",
     "completion bash": "_timetotrain",
 }
 

@@ -93,8 +93,8 @@ def conversion_flags(
     """Flags of BENCHMARK/convert.py, in two shards by one worker; `train` and `evaluation` as `texts` gives them."""
     return [
         str(out),
-        *("--train-source", train[0], "--train-target", train[1]),
-        *("--eval-source", evaluation[0], "--eval-target", evaluation[1]),
+        *("--train_source", train[0], "--train_target", train[1]),
+        *("--eval_source", evaluation[0], "--eval_target", evaluation[1]),
         *("--shards", "2", "--workers", "1"),
         *more,
     ]

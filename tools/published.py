@@ -18,6 +18,9 @@ or lack a number of accelerators.
 systems: compliance/data/published_systems.csv, the fields of `<org>/systems/<system>.json` that say what the
 accelerators and hosts are. Files that are not JSON objects are left out and counted.
 
+settings: compliance/data/published_settings.csv, the range of each number that the rules of rounds v2.1 to v5.1 leave
+free, by round, benchmark and batch size, in the first log of each closed folder with a score.
+
 points: compliance/data/rcp_origins.csv, who gave each convergence point, and when. FOLDER is a clone of
 mlcommons/logging. A point is its benchmark, batch size and runs. `since` is the day on which the main branch first had
 it in any round (first parents only, so a pull request counts when it was merged).
@@ -34,9 +37,11 @@ from statistics import fmean, median
 
 from common.errors import UserError, answering
 from common.files import ROOT, write_csv
+from compliance.log import rules
 from compliance.log.logs import number
 from compliance.submission import rounds
-from compliance.submission.scores import ScoreCard, result_folders, score_directory
+from compliance.submission.runs import read_run
+from compliance.submission.scores import ScoreCard, result_files, result_folders, score_directory
 
 LATER = ("v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0", "v4.1", "v5.0", "v5.1")
 COPIED = (
@@ -136,6 +141,34 @@ def systems(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
             yield (name, path.parts[-3], path.stem, *values)
 
 
+def settings(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
+    """The rows of published_settings.csv, in order; `left_out` counts the folders without a complying first run."""
+    for name, place in folders(root, ROUNDS["settings"]):
+        ruleset, found = f"{name[1:]}.0", {}
+        for folder in result_folders(place):
+            try:
+                run = read_run(result_files(folder)[0], ruleset)
+            except UserError:
+                run = None
+            if run is None or not run.complies or run.header.get("submission_division") != "closed":
+                left_out["no complying first run"] += 1
+                continue
+            for key, spec in rules.metric(ruleset, run.benchmark).get("keys", {}).items():
+                value = number(run.settings.get(key))
+                if value is not None and "equal" not in spec.get("value", {}):
+                    found.setdefault((run.benchmark, run.batch, key), []).append(value)
+        for (benchmark, batch, key), values in sorted(found.items(), key=str):
+            yield (
+                name,
+                benchmark,
+                f"{batch or 0:.10g}",
+                key,
+                f"{min(values):.6g}",
+                f"{max(values):.6g}",
+                str(len(values)),
+            )
+
+
 def points(repository: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
     """The rows of rcp_origins.csv, in order; `left_out` counts the files that are not JSON."""
 
@@ -181,12 +214,21 @@ TABLES: dict[str, tuple[Callable[[Path, Counter], Iterator[tuple[str, ...]]], Pa
     ),
     "scores": (scores, _DATA / "published_scores_later.csv", (*_WHO, "benchmark", *_SCORE_FIELDS)),
     "systems": (systems, _DATA / "published_systems.csv", (*_WHO, *COPIED)),
+    "settings": (
+        settings, _DATA / "published_settings.csv",
+        ("round", "benchmark", "batch", "key", "least", "most", "folders"),
+    ),
     "points": (
         points, _DATA / "rcp_origins.csv",
         ("benchmark", "batch", "sum", "name", "creator", "platform", "when", "since", "commit"),
     ),
 }  # fmt: skip
-ROUNDS = {"power": ("v4.0", "v4.1", "v5.0"), "scores": LATER, "systems": ("v0.6", "v0.7", *LATER)}
+ROUNDS = {
+    "power": ("v4.0", "v4.1", "v5.0"),
+    "scores": LATER,
+    "settings": LATER[3:],
+    "systems": ("v0.6", "v0.7", *LATER),
+}
 
 
 @answering()

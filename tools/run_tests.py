@@ -3,7 +3,7 @@
 TensorFlow keeps a process's compiled programs for as long as the process lives; fresh processes free that memory.
 Arguments that name tests run only these tests, in one part.
 
-    --by-file       every file is its own part, even if tests are named; each test of EACH_TEST's files is its own part
+    --by_file       every file is its own part, even if tests are named; each test of EACH_TEST's files is its own part
     --slots=N       N parts at a time, at least 1; a part's output is printed when it ends
     --reports=DIR   writes a JUnit report of each part into DIR
     --journal=FILE  pytest's flag of tests/conftest.py: skips tests that have passed, until the sources change
@@ -167,7 +167,7 @@ def end(process: subprocess.Popen, number: int) -> None:
 def main(argv: Sequence[str]) -> int:
     """Runs all parts, even after a failure; returns the first failing exit status, if any."""
     ours = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    ours.add_argument("--by-file", action="store_true")
+    ours.add_argument("--by_file", action="store_true")
     ours.add_argument("--slots", type=int, default=1)
     ours.add_argument("--reports")
     flags, arguments = ours.parse_known_args(argv)

@@ -7,6 +7,7 @@ alone fails here, and so does an edit of the file alone.
 import json
 import math
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -21,45 +22,42 @@ PUBLISHED = json.loads((Path(__file__).parent / "published_headers.json").read_t
 
 # Keys of a log that the other form of the same fact replaces.
 SPELLINGS = {"'True'": True, "'t2t'": True, "'Adam'": "adam", "'lazy_adam'": "adam"}
-# (preset or benchmark, key) -> why the preset's own log says something else.
-DIFFERENT = {
+PAGE = Path(__file__).parents[2] / "docs" / "presets.md"
+BEGIN, END = "<!-- logs: python -m tests.pinned.test_headers -->\n", "<!-- end of logs -->\n"
+ABSENT = "absent"
+# (presets, key, why the preset's own log says something else, or lacks the key, or alone has it), as fnmatch patterns.
+DIFFERENT = [
+    ("maskrcnn/tpu-v3-[123]*", "opt_learning_rate_warmup_factor", "their code warms up from 0, as ours"),
+    ("maskrcnn/*", "num_image_candidates", "theirs is the number before suppression, ours the one after it"),
     (
-        "maskrcnn/tpu-v3-32",
-        "opt_learning_rate_warmup_factor",
-    ): "their log says 0; their code warms up from it",
+        "maskrcnn/*",
+        "train_samples",
+        "NV logs the length of its sampler, the most steps; 117,266 images are trained on",
+    ),
+    ("maskrcnn/*", "eval_samples", "NV logs a constant 1"),
+    ("maskrcnn/*", "opt_name", "the rules have no such key; SGD with momentum here, too"),
+    ("transformer/*", "global_batch_size", "tokens there, packed sequences here"),
+    ("transformer/*", "opt_base_learning_rate", "the peak there, the factor of the schedule here"),
+    ("transformer/*", "train_samples", "pairs there, packed sequences here"),
+    ("transformer/*", "benchmark", "not a hyperparameter"),
+    ("resnet/dgx*", "*_learning_rate_decay_steps", "the run's epochs there, the decay's steps here"),
+    ("resnet/dgx*", "*end_learning_rate", "a constant 1e-4, in `schedule`"),
+    ("resnet/dgx*", "*decay_poly_power", "a constant 2, in `schedule`"),
+    ("resnet/tpu-v3-*", "lars_opt_momentum", "0.9 is G6's default (lars_util.py)"),
+    ("ssd/tpu-v3-*", "max_samples", "all anchors there; the attempts of a crop in every other log"),
+    ("ssd/tpu-v*", "train_samples", "all images there, and in `epoch_images`; those with objects here"),
+    ("ssd/*", "eval_samples", "NV leaves out the images without objects"),
+    ("ssd/dgx-2h-64", "opt_learning_rate_decay_steps", "the MXNet log lacks it; its boundaries say the same"),
+    ("ssd/v100-8", "opt_learning_rate_decay_*", "round v0.6's log lacks it"),
     (
-        "maskrcnn/tpu-v3-128",
-        "opt_learning_rate_warmup_factor",
-    ): "their log says 0; their code warms up from it",
-    (
-        "maskrcnn/tpu-v3-256",
-        "opt_learning_rate_warmup_factor",
-    ): "their log says 0; their code warms up from it",
-    ("maskrcnn/v100-8", "num_image_candidates"): "their number before suppression; ours is the one after it",
-    ("maskrcnn/dgx-1", "num_image_candidates"): "as at v100-8",
-    ("maskrcnn/dgx-2h", "num_image_candidates"): "as at v100-8",
-    ("maskrcnn/dgx-2h-4", "num_image_candidates"): "as at v100-8",
-    ("maskrcnn/dgx-2h-16", "opt_learning_rate_warmup_factor"): "0.24 / 1800 there, cut to six decimals",
-    ("transformer/v100-8", "global_batch_size"): "tokens there, packed sequences here",
-    ("transformer/v100-8", "opt_base_learning_rate"): "the peak there, the factor of the schedule here",
-    ("transformer/dgx-1", "global_batch_size"): "as at v100-8",
-    ("transformer/dgx-1", "opt_base_learning_rate"): "as at v100-8",
-    ("transformer/dgx-2h", "global_batch_size"): "as at v100-8",
-    ("transformer/dgx-2h", "opt_base_learning_rate"): "as at v100-8",
-    (
-        "resnet/dgx-2h-32",
-        "lars_opt_learning_rate_decay_steps",
-    ): "the run's epochs there, the decay's steps here",
-    ("resnet/dgx-1", "lars_opt_learning_rate_decay_steps"): "the run's epochs there, the decay's steps here",
-    ("resnet/dgx-2h", "sgd_opt_learning_rate_decay_steps"): "the run's epochs there, the decay's steps here",
-}
-for _nodes in (10, 60):
-    for _key in ("global_batch_size", "opt_base_learning_rate"):
-        DIFFERENT[f"transformer/dgx-2h-{_nodes}", _key] = "as at v100-8"
-for _size in (32, 128, 256, 512, 1024, 2048):
-    DIFFERENT[f"ssd/tpu-v3-{_size}", "max_samples"] = (
-        "all anchors there; the attempts of a crop in every other log"
-    )
+        "ssd/tpu-v3-*",
+        "opt_learning_rate_decay_boundary_epochs",
+        "round v0.6's logs lack it; the flags have it",
+    ),
+    ("ssd/*", "sgd", "a seed under a wrong key"),
+    ("gnmt/*", "opt_adam_*", "Google's logs lack it; TensorFlow's defaults"),
+    ("gnmt/*", "opt_name", "Google's logs lack it"),
+]
 
 
 def _said(value: Any) -> Any:
@@ -68,18 +66,72 @@ def _said(value: Any) -> Any:
 
 def _same(ours: Any, theirs: Any) -> bool:
     ours, theirs = _said(ours), _said(theirs)
+    if ABSENT in (ours, theirs):
+        return False
     if isinstance(theirs, (int, float)) and not isinstance(theirs, bool):
         return math.isclose(float(ours), theirs, rel_tol=1e-9)
     return ours == theirs
 
 
+def _logged(name: str) -> dict[str, Any]:
+    """The header of a preset's log, with the numbers of examples that every log has (timetotrain/run/mllog.py)."""
+    config = preset_of(name)
+    prefix = "num_{}_examples" if "num_train_examples" in PUBLISHED[name]["values"] else "{}_samples"
+    counts = {"train": config.num_train_examples, "eval": config.num_eval_examples}
+    theirs = PUBLISHED[name]["values"]
+    counts = {prefix.format(kind): number for kind, number in counts.items()}
+    return header(config) | {key: number for key, number in counts.items() if key in theirs}
+
+
+def _differences(name: str) -> dict[str, tuple[Any, Any]]:
+    ours, theirs = _logged(name), PUBLISHED[name]["values"]
+    both = {key: (ours.get(key, ABSENT), theirs.get(key, ABSENT)) for key in {**ours, **theirs}}
+    return {key: values for key, values in both.items() if not _same(*values)}
+
+
+def _explanation(name: str, key: str) -> int | None:
+    matches = (i for i, (preset, of, _) in enumerate(DIFFERENT) if fnmatch(name, preset) and fnmatch(key, of))
+    return next(matches, None)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_preset_logs_what_its_published_log_says(name: str) -> None:
-    ours, theirs = header(preset_of(name)), PUBLISHED[name]["values"]
-    common = [key for key in ours if key in theirs]
-    assert len(common) >= 4
-    wrong = {key: (ours[key], theirs[key]) for key in common if not _same(ours[key], theirs[key])}
-    assert set(wrong) == {key for where, key in DIFFERENT if where == name}, wrong
+    wrong = _differences(name)
+    assert len(set(_logged(name)) & set(PUBLISHED[name]["values"])) >= 4
+    assert not {key: values for key, values in wrong.items() if _explanation(name, key) is None}
+
+
+def test_every_explanation_explains_something() -> None:
+    used = {_explanation(name, key) for name in PUBLISHED for key in _differences(name)}
+    assert used == set(range(len(DIFFERENT)))
+
+
+def table() -> str:
+    """The page's table: every key that is not equal in both logs, one row for each explanation."""
+    rows: dict[int, dict[str, list[str]]] = {}
+    equal = 0
+    for name in PUBLISHED:
+        wrong = _differences(name)
+        equal += len({**_logged(name), **PUBLISHED[name]["values"]}) - len(wrong)
+        for key in wrong:
+            rows.setdefault(_explanation(name, key), {}).setdefault(f"`{key}`", []).append(name)
+    lines = [
+        f"Both logs of the {len(PUBLISHED)} rows with a published log say the same for {equal} keys. The others:\n",
+        "| rows | key | why |\n|---|---|---|",
+    ]
+    for number, keys in sorted(rows.items()):
+        names = sorted({name for of_key in keys.values() for name in of_key})
+        benchmark = names[0].partition("/")[0]
+        systems = ", ".join(f"`{name.partition('/')[2]}`" for name in names)
+        of_benchmark = sum(name.startswith(f"{benchmark}/") for name in PUBLISHED)
+        shown = systems if len(names) <= 4 else f"{len(names)} of {of_benchmark}"
+        lines.append(f"| {benchmark}: {shown} | {', '.join(sorted(keys))} | {DIFFERENT[number][2]} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_has_the_table() -> None:
+    """`python -m tests.pinned.test_headers` writes it."""
+    assert PAGE.read_text().partition(BEGIN)[2].partition(END)[0] == table()
 
 
 @pytest.mark.parametrize("preset", ["v100-8", "dgx-1", "dgx-2h", "dgx-2h-10", "dgx-2h-60"])
@@ -261,3 +313,8 @@ def test_the_rows_of_the_pods_paper_s_first_table() -> None:
         assert (optimizer.scaled_momentum, optimizer.base_learning_rate) == (scaled, rate), name
         assert (config.schedule.warmup_epochs, optimizer.momentum) == (warmup, momentum), name
         assert config.global_batch_size == 32768, name
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2])

@@ -12,9 +12,8 @@ case ${1:-} in
   gpu) extras=(train text gpu-tf gpu-cuda12) ;;
   *) echo "error: tools/containers/install.sh: give one of cpu, gpu, tpu" >&2; exit 2 ;;
 esac
-# numactl binds processes; psmisc, procps and the like are not needed.
 # NCCL finds InfiniBand through libibverbs.
-kept=(ca-certificates numactl python3 python3-venv)
+kept=(ca-certificates python3 python3-venv)
 [ "$1" != gpu ] || kept+=(ibverbs-providers libibverbs1 librdmacm1)
 building=(g++ make patch python3-dev)
 

@@ -14,9 +14,8 @@ from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.files import markdown_table
 from systems.compile import document as compiled_presets
-from systems.forecast import document as forecast_tables
-from timetotrain.forecast import presets
-from tools.docs import accept, compliance, gpu, measurements, tables
+from timetotrain.machines import presets
+from tools.docs import compliance, forecast_tables, gpu, measurements, tables
 from tools.docs.measurements import Table
 from tools.mutate.faults import RESULTS, summary
 
@@ -81,7 +80,6 @@ def cards() -> str:
         ("## Steps of full size", gpu.steps()),
         ("## Steps in float64, against TensorFlow on a CPU", gpu.checks()),
         ("## Whole runs", gpu.runs()),
-        ("## XLA's flags: time without a set of flags over time with it", gpu.searched()),
     )
 
 
@@ -89,7 +87,6 @@ def own_data() -> str:
     """Returns the results of training on your own data."""
     text = "[Your own data](../docs/your-own-data.md) explains the commands."
     sections = (
-        ("## Four commands", tables.four_commands()),
         (
             "## Small sets, beside answers without a network\n\nA run that has fewer epochs than `here` chose was "
             "stopped after five minutes on two busy cores, or by `patience` (`python -m lab.bench.small_sets`).",
@@ -131,9 +128,10 @@ def forecasts() -> str:
     """Returns the forecast's true error, its accelerators and its prices."""
     return page(
         "Forecasts",
-        "`python -m systems.forecast fit` writes the errors, in percent: median / 90th percentile of the larger of "
+        "`python -m lab.bench.law_fit` writes the errors, in percent: median / 90th percentile of the larger of "
         "predicted and published over the smaller, less one.",
-        ("## True error, beside two look-ups where they have a score", forecast_tables.errors()),
+        ("## True error, beside look-ups where they have a score", forecast_tables.wrong()),
+        ("## Coverage of the intervals, of earlier rounds' width", forecast_tables.coverage()),
         ("## Accelerators", forecast_tables.chips()),
         ("## Prices", forecast_tables.offers()),
     )
@@ -153,8 +151,6 @@ def checkers() -> str:
         ("## Published logs, by class of difference", compliance.log_classes()),
         ("## Published trees", compliance.rounds()),
         ("## Published trees with a difference", compliance.trees()),
-        ("## Faults in a tree, and the rules that notice them", compliance.altered()),
-        ("## Findings in published folders of rules that no stock tool has", compliance.alarms()),
     )
 
 
@@ -163,9 +159,9 @@ def acceptance() -> str:
     return page(
         "Acceptance: calibration",
         "[Acceptance](../docs/accept.md) explains the model. A smaller Brier score is better.",
-        ("## All runs pass the convergence test", accept.calibration("passes")),
-        ("## The score is scaled", accept.calibration("scaled")),
-        ("## Brier scores", accept.brier()),
+        ("## All runs pass the convergence test", compliance.calibration("passes")),
+        ("## The score is scaled", compliance.calibration("scaled")),
+        ("## Brier scores", compliance.brier()),
     )
 
 

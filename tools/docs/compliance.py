@@ -1,13 +1,19 @@
-"""Makes the tables about published logs and trees, from compliance_*.json and altered_trees.json."""
+"""Makes the tables about published logs, trees and `accept`, from compliance_*.json and accept_calibration.json."""
 
 from collections import Counter
 
 from tools.docs.measurements import Table, load
 
 _PUBLISHED = "compliance_published.json"
-_ALTERED = "altered_trees.json"
 # The second file: `python -m lab.bench.compliance_published --trees` on the public part of v6.0.
 _FILES = ("compliance_trees.json", "compliance_trees_v6.json")
+_CALIBRATION = "accept_calibration.json"
+_EVENTS = {"passes": "all runs pass the test", "scaled": "the score is scaled"}
+_PARTS = {
+    "all": "all rounds",
+    "fitted": "1.0 to 4.1, which the constants come from",
+    "later": "5.0 to 6.0, which took no part",
+}
 
 
 def _trees() -> list[dict]:
@@ -49,34 +55,6 @@ def trees() -> Table:
     return (*head, "errors of ours alone", "of stock alone"), rows
 
 
-def altered() -> Table:
-    """Table with a row per fault that is made in a tree: who notices it, and by which rules."""
-    rows = []
-    for row in load(_ALTERED)["rows"]:
-        said = [f"`{rule}`" for rule in row["rules"][:3]] or row.get("said", [])[:1]
-        noticed = ("yes" if row[side] else "no" for side in ("noticed", "stock"))
-        rows.append((row["fault"], *noticed, ", ".join(said)))
-    return ("fault", "noticed", "by stock", "by our"), rows
-
-
-def alarms() -> Table:
-    """Table with a row per rule that advises on published folders, or that no stock tool has: its share of them."""
-    recorded = load(_ALTERED)
-    published = recorded["published"]
-    rows = []
-    for rule in sorted({*published["alarms"], *recorded["rules"]}):
-        by_round = published["alarms"].get(rule, {})
-        count = sum(by_round.values())
-        most = max(by_round, key=lambda name: by_round[name] / published["rounds"][name], default="")
-        share = f"{most}: {by_round[most] / published['rounds'][most]:.0%}" if most else ""
-        rows.append((f"`{rule}`", str(count), f"{count / published['folders']:.1%}", share))
-    refused = ", ".join(name for name, _ in published["refused_by_new_rules_alone"]) or "none"
-    total = (
-        f"{published['folders']} folders of {published['submitters']} trees; refused by our own rules alone"
-    )
-    return ("rule", "folders", "share", "round with the largest share"), [*rows, (total, refused, "", "")]
-
-
 def log_rounds() -> Table:
     """Table of both verdicts on each round's published logs."""
     head = ("round", "logs", "stock passes", "stock fails", "stock breaks", "ours passes", "different")
@@ -95,3 +73,34 @@ def log_classes() -> Table:
         for why, one in found.items()
     ]
     return ("logs", "rounds", "verdicts"), rows or [("0", "", "none differs")]
+
+
+def calibration(event: str) -> Table:
+    """Table of said and observed shares of one event, in ten bins."""
+    found = load(_CALIBRATION)["calibration"][event]
+    rows = []
+    for whole, later in zip(found["all"]["bins"], found["later"]["bins"]):
+        name = f"{whole['from']:.1f} to {whole['to']:.1f}"
+        rows.append((name, *_bin(whole), *_bin(later)))
+    head = ("probability", "cases", "predicted", "observed")
+    return (*head, "cases from 5.0 on", "predicted", "observed"), rows
+
+
+def _bin(row: dict) -> tuple[str, ...]:
+    if not row["cases"]:
+        return "0", "", ""
+    return f"{row['cases']:,}", f"{row['predicted']:.3f}", f"{row['observed']:.3f}"
+
+
+def brier() -> Table:
+    """Table of Brier scores: the model, the base rate, and the runs so far taken for all."""
+    events = load(_CALIBRATION)["calibration"]
+    rows = [
+        (
+            f"{_EVENTS[event]}, {_PARTS[part]}", f"{row['cases']:,}", f"{row['base_rate']:.3f}",
+            f"{row['brier']:.4f}", f"{row['brier_base_rate']:.4f}", f"{row['brier_runs_so_far']:.4f}",
+        )
+        for event, parts in events.items()
+        for part, row in parts.items()
+    ]  # fmt: skip
+    return ("event", "cases", "share", "`accept`", "base rate", "runs so far"), rows

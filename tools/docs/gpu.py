@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lab.bench.gpu import flags
 from lab.bench.gpu.report import with_floor
-from tools.docs.measurements import RESULTS, Table
+from lab.bench.harness.figures import PEAKS
+from systems.compile import series, store, targets
+from tools.docs.measurements import RESULTS, Table, load
 
 FOLDER = RESULTS / "gpu"
 NETWORKS = {
@@ -24,6 +25,8 @@ NETWORKS = {
     "ptb": "PTB",
 }
 NOT_RUN = "not run"
+# TFLOP of a sequence of Llama 3.1 8B as published logs count them: half of the attention, no recomputation.
+_SEQUENCE = 421.6
 Card = Mapping[str, Any]
 
 
@@ -52,6 +55,47 @@ def step(replayed: Mapping[str, Any]) -> dict[str, Any]:
 def label(card: Card) -> str:
     """Device and date."""
     return f"{card['device'].removeprefix('NVIDIA ')}, {card['date'][:10]}"
+
+
+def llama() -> Table:
+    """Table of Llama 3.1 8B's step by the compiler, and the shares of the peak that the floor allows.
+
+    The floor has an H200's measured rates, and the data sheet's of a B200, which nobody here has measured.
+    """
+    head = (
+        "step", "card", "arguments, GB", "besides, GB", "peak, GB", "moved, TB", "products, TFLOP",
+        "floor of bytes, s", "of products, s", "MFU at the floor", "without overlap",
+    )  # fmt: skip
+    cases, rows = load("compiled_step.json")["cases"], []
+    measured = next(card["rows"]["ceilings"] for _, card in cards() if "ceilings" in card["rows"])
+    for kind in ("h200", "b200"):
+        peak = PEAKS[kind.upper()]["bf16"]
+        rates = targets.bandwidth(kind) / 1e9, peak
+        if kind == "h200":
+            rates = measured["copy_gb_per_second"], measured["product_tflops"]
+        for name, row in cases.get(f"{kind}/llama31_8b", {"ours": {}})["ours"].items():
+            moved = row["bytes_read"] + row["bytes_written"]
+            bytes_s, products_s = moved / 1e9 / rates[0], row["matrix_flops"] / 1e12 / rates[1]
+            spent = (max(bytes_s, products_s), bytes_s + products_s)
+            memory = (row["memory"]["argument"], row["memory"]["temp"], row["needed_bytes"])
+            rows.append((
+                name, kind.upper(), *(f"{x / 1e9:.1f}" for x in memory), f"{moved / 1e12:.2f}",
+                f"{row['matrix_flops'] / 1e12:,.0f}", f"{bytes_s:.2f}", f"{products_s:.2f}",
+                *(f"{int(name.split()[0]) * _SEQUENCE / peak / seconds:.0%}" for seconds in spent),
+            ))  # fmt: skip
+    return head, rows
+
+
+def llama_nodes() -> Table:
+    """Table of the memory that steps of Llama 3.1 8B take on several devices, by their compilers."""
+    head = ("preset", "devices", "arguments, GB", "besides, GB", "together, GB", "of, GB")
+    rows = []
+    for system, record in sorted(store.read("llama31_8b").presets.items()):
+        for report in series.reports(record).values():
+            parts = (report["memory"]["argument"], report["memory"]["temp"], report["needed_bytes"])
+            sizes = (f"{x / 1e9:.1f}" for x in (*parts, report["device_bytes"]))
+            rows.append((f"`{system}`", str(report["replicas"]), *sizes))
+    return head, rows
 
 
 def machines() -> Table:
@@ -142,16 +186,3 @@ def runs() -> Table:
 
 def _seconds(row: Mapping[str, Any], key: str) -> str:
     return f"{row[key]:.1f} s" if key in row else "–"
-
-
-def searched() -> Table:
-    """Table of XLA's flags: milliseconds without a set of flags divided by milliseconds with it."""
-    head = ("set", "card", *flags.NETWORKS)
-    rows = []
-    for _, card in cards():
-        for name in (*flags.SETS, "together"):
-            gains = flags.gains(card["rows"], name)
-            if gains:
-                cells = (f"{gains[n]:.3f}" if n in gains else "" for n in flags.NETWORKS)
-                rows.append((f"`{name}`", label(card), *cells))
-    return head, rows or [(NOT_RUN, *("" for _ in head[1:]))]

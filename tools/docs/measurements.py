@@ -73,30 +73,10 @@ def _figure(case: dict[str, Any]) -> str:
     return f"{value:,.{digits}f} {case['unit']}"
 
 
-def inputs() -> Iterator[Comparison]:
-    """Yields rows of the input pipelines on one core."""
-    file = "resnet_input.json"
-    results = load(file)
-    for ours, key in (("ours, bicubic", ""), ("ours, bicubic, normalised", "_with_normalisation")):
-        speed = f"{results['images_per_second_per_core'][ours]:,.0f} images/s"
-        title = "photographs decoded and augmented, 224 pixels" + (", normalised" if key else "")
-        ratio = results[f"ratio_to_tf_models_bicubic{key}"]
-        yield Comparison(title, speed, "tf-models, bicubic", ratio, results["bar"], file)
-    per_core = results["images_per_second_per_core"]
-    if (in_memory := "ours, decoded pictures kept in memory") in per_core:
-        share = per_core[in_memory] / per_core["ours, bicubic"]
-        title, speed = (
-            "decoded pictures in memory augmented, 224 pixels",
-            f"{per_core[in_memory]:,.0f} images/s",
-        )
-        yield Comparison(title, speed, "ours from JPEG", share, None, file)
-
-
 def comparisons() -> Iterator[Comparison]:
     """Yields the rows of every comparison with a peer."""
     for table in ("training", "small"):
         yield from steps(table)
-    yield from inputs()
 
 
 def limits() -> Iterator[Limit]:

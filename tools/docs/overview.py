@@ -14,7 +14,8 @@ import matplotlib
 
 from common.files import ROOT
 from compliance.submission import runs
-from systems.forecast import law, law_fit
+from lab.bench import law_fit
+from systems.forecast import law
 from timetotrain import figures
 
 LOG = ROOT / "results/cpu-tiny/resnet/result_0.txt"

@@ -13,7 +13,7 @@ from common.files import markdown_table
 from tools.docs import gpu, measurements, tables
 from tools.docs.measurements import ROOT, Comparison
 
-PAGES = ("README.md", "docs/performance.md", "docs/reliability.md", "docs/security.md")
+PAGES = ("README.md", "docs/performance.md", "docs/reliability.md", "docs/gpu.md", "docs/scaling.md")
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # README.md's rows: {case: its name in README.md}.
 SHORT = {
@@ -77,9 +77,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "small": lambda: by_case(measurements.steps("small")),
     "missed": missed,
     "gpu-steps": lambda: markdown_table(*gpu.steps()),
+    "llama-compiled": lambda: markdown_table(*gpu.llama()),
+    "llama-nodes": lambda: markdown_table(*gpu.llama_nodes()),
     "faults": lambda: markdown_table(*tables.faults()),
+    "goodput": lambda: markdown_table(*tables.goodput()),
     "guard": lambda: markdown_table(*tables.guard()),
-    "listening": lambda: markdown_table(*tables.listening()),
     "overheads": lambda: markdown_table(*tables.overheads()),
     "soak": lambda: markdown_table(*tables.soak()),
     "long-runs": lambda: markdown_table(*tables.long_runs()),

@@ -105,6 +105,7 @@ def faults() -> Table:
                     for key, each in chosen.items()
                 ),
                 "hung": sum(each["hung"] for each in outcomes),
+                "misnamed": sum(each["message"] != "" and not each["named"] for each in outcomes),
                 "median": f"{statistics.median(lost):.0f}" if lost else "-",
                 "most": f"{np.percentile(lost, 99):.0f}" if lost else "-",
             }
@@ -118,8 +119,40 @@ def faults() -> Table:
         came_back_to_equal_weights="{back}",
         went_on_undisturbed="{undisturbed}",
         hung="{hung}",
+        misnamed="{misnamed}",
         median_seconds_lost="{median}",
         p99="{most}",
+    )
+
+
+def goodput() -> Table:
+    """Table of the steps that runs keep under faults, and the seconds from a fault to the next checkpoint."""
+    rows = []
+    for backend, runs in load("goodput.json")["runs"].items():
+        for name, run in runs.items():
+            lost = [fault["seconds_lost"] for fault in run["faults"] if "seconds_lost" in fault]
+            rows.append(
+                {
+                    **run,
+                    "backend": backend,
+                    "name": name,
+                    "count": len(run["faults"]),
+                    "kept": run["steps"] / runs["undisturbed"]["steps"],
+                    "lost": ", ".join(f"{seconds:.0f}" for seconds in lost) or "-",
+                    "load": run["machine"]["load_before"][0],
+                }
+            )
+    return table_of(
+        rows,
+        backend="{backend}",
+        replicas="{replicas}",
+        starts_again_by="{name}",
+        seconds="{seconds:.0f}",
+        faults="{count}",
+        steps="{steps:,}",
+        kept="{kept:.1%}",
+        seconds_lost="{lost}",
+        load_before="{load:.0f}",
     )
 
 
@@ -136,45 +169,23 @@ def guard() -> Table:
 
 
 def overheads() -> Table:
-    """Table of what guards a run: processor time of 1,000 steps with it over that without, and its own."""
-    result = load("guard.json")
-    plain = statistics.median(each["nothing"] for each in result["rounds"])
+    """Table of what guards a run: its processor time, and that as a part of 1,000 steps'."""
+    costs = load("guard.json")["costs"]
+    steps = costs.pop("steps")
     rows = []
-    for name, seconds in result["costs"].items():
-        low, median, high = np.percentile(
-            [each[name] / each["nothing"] for each in result["rounds"]], [25, 50, 75]
-        )
-        own = seconds * (plain if name == "watchdog" else 1)  # The heartbeats' is of a second.
-        rows.append(
-            {"name": name, "median": median, "low": low, "high": high, "own": own, "part": own / plain}
-        )
-    return table_of(
-        rows,
-        added="{name}",
-        median_ratio="{median:.3f}",
-        quartiles="{low:.3f} to {high:.3f}",
-        its_own_ms="{own:1e3|.1f}",
-        of_the_steps="{part:1e2|.2f} %",
-    )
-
-
-def listening() -> Table:
-    """Table of the addresses on which the processes of a run listen, the launchers included."""
-    places = {"one_host": "one host", "two_hosts": "10.77.0.1 and 10.77.0.2"}
-    rows = []
-    for key, addresses in load("listening.json")["addresses"].items():
-        backend, _, place = key.partition("/")
-        rows.append({"backend": backend, "place": places[place], "addresses": ", ".join(addresses)})
-    return table_of(rows, backend="`{backend}`", hosts="{place}", listens_on="{addresses}")
+    for name, seconds in costs.items():
+        own = seconds * (steps if name == "watchdog" else 1)  # The heartbeats' is of a second.
+        rows.append({"name": name, "own": own, "part": own / steps})
+    return table_of(rows, added="{name}", ms="{own:1e3|.1f}", of_the_steps="{part:1e2|.2f} %")
 
 
 def soak() -> Table:
-    """Table of long runs of several processes: what the worst of them holds early, in between and at the end."""
+    """Table of long runs of several processes: what the worst of them holds early and at the end."""
     rows = [
         {"backend": backend, "processes": processes, **row}
         for backend, counts in load("long_run.json")["processes"].items()
         for processes, marks in counts.items()
-        for row in marks
+        for row in (marks[0], marks[-1])
     ]
     return table_of(
         rows,
@@ -202,21 +213,6 @@ def long_runs() -> Table:
         a_block_adds="{added:.1f} kB",
         handles="{early[handles]}, {late[handles]}",
         threads="{early[threads]}, {late[threads]}",
-    )
-
-
-def four_commands() -> Table:
-    """Table of lab/bench/files_to_prediction.py: seconds of each command, best quality of a run of a few minutes."""
-    seconds = {verb: f"{{seconds[{verb}]:.0f}} s" for verb in ("data", "run", "export", "predict")}
-    return table_of(
-        load("own_data.json")["rows"],
-        set="{data}",
-        benchmark="{benchmark}",
-        examples="{train:,} and {eval:,}",
-        epochs="{epochs:g}",
-        **seconds,
-        best="{shown}",
-        load="{load[0]:.0f}",
     )
 
 

@@ -120,10 +120,12 @@ def test_a_kubernetes_job_starts_one_launcher_per_host_with_time_to_save():
     requested = launch.job(launch.parser().parse_args(words))
     assert len(requested.hosts) == job["completions"] == job["parallelism"] and requested.launcher == 1
     assert pod["spec"]["terminationGracePeriodSeconds"] > requested.limits.grace
-    # An eviction costs no attempt; a missed target and bad input are final, and a lost process (75) is not.
+    assert job["podReplacementPolicy"] == "Failed" and job["activeDeadlineSeconds"]
+    assert requested.max_restarts == job["backoffLimit"] and container["resources"]["requests"]
+    # An eviction costs no attempt; bad input is final, and a lost process (75) or a library's error (1) is not.
     ignored, final = job["podFailurePolicy"]["rules"]
     assert ignored["action"] == "Ignore" and pod["spec"]["restartPolicy"] == "Never"
-    assert final["action"] == "FailJob" and final["onExitCodes"]["values"] == [1, 2]
+    assert final["action"] == "FailJob" and final["onExitCodes"]["values"] == [2]
     assert final["onExitCodes"]["containerName"] == container["name"]
 
 
