@@ -3,9 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
-from common.errors import UserError
 from compliance.api import Outcome, check
 from compliance.findings import ERROR, Finding
 from compliance.formats import plural, verdict_line
@@ -80,26 +78,8 @@ def _folder(
         "findings": None if findings is None else _findings(findings), "accelerators": count,
         "unit": card.runs[0].unit, **_published(card, rows, count),
         "differs": differs_from_published(place.parents[2].name, card) if len(place.parents) > 2 else [],
-        "energy": _energy(card),
         "scaled_by": factor(_folder_of(card.path), judged.convergence if judged else None).source,
     }  # fmt: skip
-
-
-def _energy(card: ScoreCard) -> str:
-    """Returns the mean energy of the runs with power logs; "" without such logs."""
-    from compliance.power import power_logs  # few folders have power logs
-
-    folder = _folder_of(card.path)
-    kind = power_logs.kind(folder)
-    try:
-        joules = [power_logs.of_run(run, folder).joules() for run in card.runs] if kind else []
-    except UserError:  # `check` has a finding
-        return ""
-    known = [one for one in joules if one is not None]
-    if not known:
-        return ""
-    informative = ", informative" if kind == power_logs.IN_BAND else ""
-    return f"{fmean(known) / 1000:,.1f} kJ, mean of {plural(len(known), 'run')}{informative}"
 
 
 def _findings(findings: Sequence[Finding]) -> list[dict]:

@@ -1,15 +1,13 @@
 """Summarizes submissions as rows of the results table, with the columns of mlperf_logging/result_summarizer.
 
-Each row is one system. Not covered: weak scaling (only HPC has it); remarks say what a row lacks, and the energy.
+Each row is one system. Not covered: weak scaling (only HPC has it); energy; remarks say what a row lacks.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from common.errors import UserError
 from compliance.log.check_log import LogResult
-from compliance.power import power_logs
 from compliance.submission import rcp, rounds
 from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, score_directory
@@ -83,21 +81,7 @@ def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
             if result.card.score is None:
                 remarks.append(f"{name}/{folder.benchmark}: no score: {result.card.why}")
             remarks += differs_from_published(submission.path.name, result.card)
-            if said := _energy(result.card):
-                remarks.append(f"{name}/{folder.benchmark}: {said}")
         yield System(submission, name, description, results, tuple(remarks))
-
-
-def _energy(card: ScoreCard) -> str:
-    """Returns the energies of a folder with power logs in a line; "" without such logs."""
-    if not power_logs.kind(card.path):
-        return ""
-    from compliance.power.energies import energies  # few folders have power logs
-
-    try:
-        return energies(card).line
-    except UserError as error:  # `check` has a finding
-        return str(error)
 
 
 def differs_from_published(org: str, card: ScoreCard) -> list[str]:

@@ -17,10 +17,9 @@ _ANYWHERE_FROM = "1.0.0"
 _MAX_FOLDERS = 20_000
 _SCRIPTS = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
 
-# Compiled code, and what `run --power` measures.
 SPECIAL = "a special file"  # of `kind_of`; a folder is one, too
 HPC_LAYOUT = "the layout of MLPerf HPC, which is not covered"
-_NO_LOGS = frozenset({"__pycache__", "power_in_band"})
+_NO_LOGS = frozenset({"__pycache__"})
 
 
 def find_logs(root: Path) -> tuple[list[str], list[Finding]]:

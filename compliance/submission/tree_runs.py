@@ -13,8 +13,7 @@ from compliance.log import rules
 from compliance.log.check_log import LogResult
 from compliance.log.logs import REFUSES, shown
 from compliance.log.stock import PARSER, RCP
-from compliance.power import checks as power_checks
-from compliance.submission import plausibility, rcp, rounds, scaling, tree_params
+from compliance.submission import plausibility, power_files, rcp, rounds, scaling, tree_params
 from compliance.submission.runs import Run, read_or_empty
 from compliance.submission.scaling import factor
 from compliance.submission.tree_files import reason_of, unchecked
@@ -66,7 +65,7 @@ def one_folder(
         tuple(runs),
     )  # fmt: skip
     findings = [*_names(path, benchmark, group, ruleset), *_settings(path, runs)]
-    findings += _power(folder, bad, description)
+    findings += _power(folder, bad)
     findings += _count(folder, bad) if known else ()
     seeded = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
     if seeded and known and tree_params.SEED_BYPASS not in flags:
@@ -92,18 +91,17 @@ def _run(result: LogResult, ruleset: str, bert_samples: bool) -> Run:
     return read_or_empty(result.path, ruleset, bert_samples=bert_samples)
 
 
-def _power(folder: ResultFolder, severity: str, description: dict | None) -> Iterator[Finding]:
-    """Checks power logs. The stock checker counts runs whose power logs have wrong names among the failed ones."""
+def _power(folder: ResultFolder, severity: str) -> Iterator[Finding]:
+    """Checks the names of power logs: as the stock checker does, wrong ones count among the failed runs."""
     place = folder.path / "power"
     if not place.is_dir():
         return
-    if names := power_checks.bad_names(folder.path, list(folder.paths)):
+    if names := power_files.bad_names(folder.path, list(folder.paths)):
         refused = len({*names, *folder.failed}) > folder.may_fail
         named = ", ".join(Path(name).stem for name in names[:4])
         expected = "power/<log>/node_<j>.txt, j from 0"
         actual = f"{len(names)} of {len(folder.paths)} runs: {named}"
         yield finding("power.files", severity if refused else ADVICE, place, expected, actual[:200])
-    yield from power_checks.check(folder.path, folder.runs, description)
 
 
 def _count(folder: ResultFolder, severity: str) -> Iterator[Finding]:

@@ -9,8 +9,7 @@ from compliance.findings import texts
 ADVICE = {
     "cache_clear.false", "config.differs", "config.missing", "config.missing.elsewhere", "config.unread", "count",
     "eval.place", "eval.schedule", "eval_accuracy.scale", "interval.unpaired", "line-other-form", "line-token",
-    "log.framework", "name.hidden", "occurs.again", "power.clock", "power.copies", "power.coverage",
-    "power.efficiency", "power.few", "power.nodes", "power.rate", "power.read", "power.start", "power.watts",
+    "log.framework", "name.hidden", "occurs.again",
     "run.before-init", "run.first-epoch", "run_stop.place", "run_stop.status-word", "seed.whole", "smoke_run",
     "system.count", "system.name", "system.twice", "time.micro", "time.seconds", "tree.alike", "tree.alike.near",
     "tree.archive", "tree.at-once", "tree.batch", "tree.cache", "tree.compiled", "tree.duplicate", "tree.fast",
@@ -22,7 +21,7 @@ ADVICE = {
 NOTHING, COMMITTEE, RUN = "says that nothing is to do", "others decide", "needs another run"
 UNREADABLE = "is about a file that the system refuses to read, or about a fault of the checker"
 NOT_ON_A_COPY = {
-    "benchmark.own": NOTHING, "line.order": NOTHING, "power.energy": NOTHING, "tree.score.dropped": NOTHING,
+    "benchmark.own": NOTHING, "line.order": NOTHING, "tree.score.dropped": NOTHING,
     "no-records.older": NOTHING, "not-checked.family": NOTHING, "not-checked.hpc": NOTHING,
     "tree.rcp.bypass": COMMITTEE,
     "not-checked|make it readable": UNREADABLE, "not-checked|make the file readable": UNREADABLE,

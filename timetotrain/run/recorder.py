@@ -73,7 +73,6 @@ class Recorder:
         self._stopped: Any = None  # The run's last event, once the log contains it.
         self._new_folders: list[pathlib.Path] = []  # Folders for checkpoints that did not exist.
         self._lock: FolderLock | None = None  # On the folder for checkpoints.
-        self._power: Any = None  # The monitor of --power.
 
     def _close_lost(self) -> None:
         """Ends the logs of runs that were lost with their machine, so that the time they took stays on record."""
@@ -130,11 +129,6 @@ class Recorder:
         """Ends the initialization; the run starts at `step`, which is above 0 if it resumes."""
         self._resumed = step
         self.history.begin(step)
-        if self.options.power:
-            from timetotrain.run.power import Monitor
-
-            self._power = Monitor(self.path)
-            self._power.start()
         self._log.init_stop(step)
 
     def record(self, event: events.Event) -> None:
@@ -174,8 +168,6 @@ class Recorder:
 
     def release(self) -> None:
         """Lets other runs write into the folder for checkpoints."""
-        if self._power is not None:
-            self._power.stop()
         if self._lock is not None:
             self._lock.release()
 
@@ -208,8 +200,6 @@ class Recorder:
             print(
                 f"clock    the wall clock was set by {seconds:+.0f} s; the times are of a clock that nobody sets"
             )
-        if self._power is not None:
-            print(self._power.line(self._started, self._stopped.time))
         for line in [*profiled, *self.history.summary(), *self._advice()]:
             print(line)
 

@@ -1,1 +1,0 @@
-"""Power logs: the energy of runs, and what the rules ask of readings."""
