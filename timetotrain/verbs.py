@@ -46,7 +46,6 @@ VERBS = {
     "accept": Verb("will a submission be accepted? also while runs go on", "compliance.acceptance.command"),
     "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
     "compare": Verb("two runs side by side", "compliance.report.compare"),
-    "borrow": Verb("which hyperparameters may be taken over after the deadline", "compliance.changes.borrow"),
     "package": Verb("build the submission of your results", "compliance.packaging.package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.machines.command", ()),
     "plan": Verb("what a round admits, what its runs take and cost", "timetotrain.forecast.plan"),

@@ -1,1 +1,1 @@
-"""Reads the submitted code: configuration files beside the logs' settings, and what has no place in it."""
+"""Looks at the submitted code: the configurations that logs name, and what has no place in it."""

@@ -7,7 +7,7 @@ from compliance.findings import texts
 
 # The wordings of findings that refuse nothing; the others are errors.
 ADVICE = {
-    "cache_clear.false", "config.differs", "config.missing", "config.missing.elsewhere", "config.unread", "count",
+    "cache_clear.false", "config.missing", "count",
     "eval.place", "eval.schedule", "eval_accuracy.scale", "interval.unpaired", "line-other-form", "line-token",
     "log.framework", "name.hidden", "occurs.again",
     "run.before-init", "run.first-epoch", "run_stop.place", "run_stop.status-word", "seed.whole", "smoke_run",

@@ -250,10 +250,6 @@ OF_CODE = [
     ("config.missing|add the file", moved(CONFIG, "b200.sh"), moved("b200.sh", CONFIG)),
     ("config.missing|add it, or log", moved(CONFIG, f"{SYSTEM}/b200x.sh"),
      read(r": (\S+) is there", lambda name: in_each('"b200.sh"', f'"{name}"'))),
-    ("config.missing.elsewhere", moved(CONFIG, "benchmarks/flux1/b200.sh"),
-     read(r"below (\S+)/", lambda place: moved("benchmarks/flux1/b200.sh", f"{place}/b200.sh"))),
-    ("config.differs", written(CONFIG, "LR=0.0005\n"), written(CONFIG, SCRIPT)),
-    ("config.unread", written(CONFIG, "x" * (2 << 20)), written(CONFIG, SCRIPT)),
     ("log.framework", in_each(LINES, ""), lambda org,
      one: [path.write_text(path.read_text() + LINES) for path in logs(org)]),
 ]  # fmt: skip

@@ -8,14 +8,12 @@ import pytest
 from compliance.acceptance.answer import OPEN
 from compliance.acceptance.whole import whole
 from compliance.api import check
-from compliance.changes import borrow
 from compliance.log.check_log import check_log
 from compliance.report import published
 from compliance.submission import rcp, summary
 from compliance.submission.scores import score_directory
 from tests.compliance import llama_logs, made_logs
 from timetotrain import cli
-from timetotrain.__main__ import main
 
 ROUND = "5.1.0"
 SETTING = '"key": "{}", "value": {}'
@@ -78,22 +76,6 @@ def test_logs_beside_a_submission_are_not_covered_by_its_go(tree):
     (org.parent / "box").mkdir()
     (org.parent / "box" / "result_0.txt").write_text(llama_logs.log(11))
     assert judged(org)[0] == "go" and judged(org.parent)[0] == "not checked"
-
-
-def test_borrow_judges_a_value_that_differs_between_runs(tree):
-    key = SETTING.format("opt_gradient_clip_norm", "0.3")
-    own, other = tree(), tree(in_one(4, key, key.replace("0.3", "0.999")), name="b")
-    assert main(["borrow", *(str(org / "results/box/llama2_70b_lora") for org in (own, other))]) == 1
-
-
-def test_a_verb_that_guessed_the_round_says_so(tree, capsys):
-    named, bare = tree(name="training_results_v5.1/Other_Lab"), tree()
-    assert borrow.rounds_of(named, bare)[0] == (ROUND, ROUND)
-    folders = [str(org / "results/box/llama2_70b_lora") for org in (named, bare)]
-    assert main(["borrow", *folders]) == 1
-    assert "round 5.1.0: as the other side's folder says" in capsys.readouterr().out
-    assert main(["borrow", *2 * folders[1:]]) == 1
-    assert "--ruleset names another" in capsys.readouterr().out
 
 
 def described(**changes):

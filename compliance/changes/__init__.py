@@ -1,1 +1,0 @@
-"""Compares submissions: borrowed hyperparameters, and trees that are sent again."""
