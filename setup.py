@@ -38,11 +38,11 @@ _LEFT_OUT = ("setup.sh", "*.py", "*.pyc", ".*", "*~")
 
 
 def packages() -> dict[str, str]:
-    """Returns {name in the wheel: folder}; every folder with an __init__.py is a package."""
+    """Returns {name in the wheel: folder}; every folder with a module is a package."""
     folders = {}
     for part in (NAME, *PARTS):
-        for path in sorted((ROOT / part).rglob("__init__.py")):
-            folder = path.parent.relative_to(ROOT).as_posix()
+        for place in sorted({path.parent for path in (ROOT / part).rglob("*.py")}):
+            folder = place.relative_to(ROOT).as_posix()
             name = folder.replace("/", ".")
             folders[name if part == NAME else f"{NAME}.{name}"] = folder
     return folders

@@ -1,1 +1,0 @@
-"""Configuration of a run: schema, presets, overrides, checks, steps and epochs, digests, `--system=here`."""

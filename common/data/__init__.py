@@ -1,1 +1,0 @@
-"""Input pipelines (TFRecord files, record streams, padding, length buckets), and conversion of files into records."""

@@ -1,1 +1,0 @@
-"""Distributed training: backends, spatial partitioning, gradient sums, weight updates."""

@@ -1,1 +1,0 @@
-"""Layers that tf_keras lacks, or computes less exactly or more slowly, and their helpers."""

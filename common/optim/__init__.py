@@ -1,1 +1,0 @@
-"""Optimizers, their fused kernels, and learning-rate schedules."""

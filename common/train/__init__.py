@@ -1,1 +1,0 @@
-"""Training: a benchmark's task, the step, the fused train-and-eval loop, checkpoints, events."""

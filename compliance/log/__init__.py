@@ -1,1 +1,0 @@
-"""Reads one log and judges it by its round's rules."""

@@ -1,1 +1,0 @@
-"""Builds the submission tree that `package` writes."""

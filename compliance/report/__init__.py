@@ -1,1 +1,0 @@
-"""Writes pages and tables about results: `report` and `compare`."""

@@ -1,1 +1,0 @@
-"""Runs a benchmark from the command line: its log, results, progress and errors."""

@@ -1,1 +1,0 @@
-"""Searches over a configuration's fields: `timetotrain search mnist --space FIELD=VALUES`. TensorFlow-free."""

@@ -1,1 +1,0 @@
-"""Builds the documents: writes measurement tables, generates the site."""

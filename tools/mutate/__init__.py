@@ -1,1 +1,0 @@
-"""Puts faults into a copy of the project, one at a time, and reports which ones the tests notice."""
