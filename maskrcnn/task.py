@@ -30,7 +30,6 @@ class Task(task.Task):
     input = pipeline
     evaluate_in_worker = True
     chooses = True  # A training step chooses regions.
-    has_pictures = True
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
@@ -74,13 +73,6 @@ class Task(task.Task):
         if described or not self.data_dir:
             return described
         return coco_records.labels(coco_records.annotation_file(self.config, self.data_dir), by_id=True)
-
-    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
-        arrays = self.evaluate(model, batch).arrays
-        names = ("image_id", "weight", "boxes", "scores")
-        content = tf.cast(tf.round(batch["image_info"][:, :2]), tf.int32)
-        shown = {"image": batch["image"], "content": content, "categories": arrays["classes"]}
-        return {**{name: arrays[name] for name in names}, **shown}
 
     def quality(
         self,

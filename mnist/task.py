@@ -21,7 +21,6 @@ class Task(task.Task):
     """Classification of MNIST, or of any data in its file format."""
 
     input = pipeline
-    has_pictures = True
 
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
@@ -55,11 +54,6 @@ class Task(task.Task):
         weight = tf.cast(batch["weight"], logits.dtype)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(batch["label"], 0), logits)
         return Outputs(sums={**top_k_sums(logits, batch), "loss": tf.reduce_sum(losses * weight)})
-
-    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
-        scores = tf.nn.softmax(tf.cast(self.logits(model, batch, training=False), tf.float32))
-        image = tf.reshape(batch["image"], [-1, self.config.image_size, self.config.image_size, 1])
-        return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)

@@ -22,7 +22,6 @@ class Task(task.Task):
     """Image classification on ImageNet, or on any data in its TFRecord layout."""
 
     input = pipeline
-    has_pictures = True
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision
@@ -40,10 +39,6 @@ class Task(task.Task):
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         return Outputs(sums=top_k_sums(self.logits(model, batch, training=False), batch))
-
-    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
-        scores = tf.nn.softmax(tf.cast(self.logits(model, batch, training=False), tf.float32))
-        return {"image": batch["image"], "label": batch["label"], "weight": batch["weight"], "scores": scores}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples)

@@ -29,7 +29,6 @@ class Task(task.Task):
     input = pipeline
     evaluate_in_worker = True
     chooses = True  # A training step chooses hard negatives.
-    has_pictures = True
 
     def build(self, replicas: Replicas, precision: Precision) -> tf_keras.Model:
         self._precision = precision
@@ -83,14 +82,6 @@ class Task(task.Task):
         if described or not self.data_dir:
             return described
         return coco_records.labels(coco_records.annotation_file(self.config, self.data_dir))
-
-    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
-        from common.detection import coco_eval
-
-        arrays = self.evaluate(model, batch).arrays
-        ids = sorted(coco_eval.ground_truth(coco_records.annotation_file(self.config, self.data_dir)).cats)
-        categories = tf.gather([0, *ids], tf.clip_by_value(arrays["classes"], 0, len(ids)))
-        return {**arrays, "image": batch["image"], "categories": categories}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         from common.detection import coco_eval

@@ -6,8 +6,6 @@ Skipped where there is no Chromium: on Debian `apt-get install chromium` brings 
 import argparse
 import io
 import json
-import threading
-import time
 
 import pytest
 from PIL import Image
@@ -19,9 +17,8 @@ from common.data.report import Report
 from compliance.report import page as report_page
 from tests import browser
 from tests.compliance import llama_logs, result_logs
-from tests.timetotrain.run.test_follow import records, written
-from timetotrain.follow import command, page
-from timetotrain.follow.server import Page, Server
+from tests.timetotrain.run.test_follow import records
+from timetotrain.follow import page
 
 pytestmark = pytest.mark.skipif(
     browser.program() is None, reason="no Chromium on this machine: apt-get install chromium"
@@ -96,12 +93,9 @@ def pages(tmp_path_factory):
     tree, out = _tree(root), {name: root / f"{name}.html" for name in ("report", "index")}
     _call(report_page, tree, "-o", out["index"])
     _call(report_page, tree / "results" / LONG / "resnet", "-o", out["report"])
-    (root / "examples_0").mkdir()
-    (root / "examples_0" / "000.jpg").write_bytes(_picture(240, 240))
-    seen = [{"step": 20, "right": n > 0, "picture": "000.jpg", "text": LONG} for n in range(3)]
     out["follow"] = root / "follow_0.html"
     end = {"kind": "end", "step": 20, "seconds": 11.0, "status": "success", "reason": ""}
-    out["follow"].write_text(page.render([*records(), end], seen, "examples_0/"))
+    out["follow"].write_text(page.render([*records(), end]))
     return out | {"data": _data_page(root / "data")}
 
 
@@ -146,7 +140,7 @@ def test_a_page_is_whole_and_quiet_and_fetches_nothing(chromium, pages, name, wi
     chromium.look(width, scheme=scheme)
     chromium.open(pages[name])
     chromium.run("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-    own = (pages[name].as_uri(), "data:", (pages[name].parent / "examples_0").as_uri())
+    own = (pages[name].as_uri(), "data:")
     assert chromium.errors == [] and chromium.run("window.hit") is None
     assert [address for address in chromium.requests if not address.startswith(own)] == []
     assert chromium.run("document.documentElement.scrollWidth") <= width
@@ -293,48 +287,6 @@ def fast(chromium):
 
 
 STEP = "[...document.querySelectorAll('dl div')].find(d => d.textContent.includes('step')).textContent"
-
-
-def _append(path, *more):
-    with path.open("a") as log:
-        log.write("".join(json.dumps(record) + "\n" for record in more))
-
-
-def test_a_served_run_is_followed_while_its_log_grows(fast, tmp_path):
-    """What the reader chose, the focus and the place on the page stay; the end and a server's end are said."""
-    history = written(tmp_path / "history_0.jsonl", records(10))
-    server = Server(Page(history, command.drawn), 0)
-    with server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_address[1]}/"
-        fast.open(address)
-        assert "10 of 40" in fast.run(STEP) and fast.errors == []
-        _tab_to(fast, "", 1)
-        fast.press("ArrowRight")
-        fast.run("scrollTo(0, 300)")
-        _append(history, *[r for r in records(20) if r.get("step", 0) > 10])
-        fast.until(f"{STEP}.includes('20 of 40')")
-        assert fast.run("document.body.className") == "time" and fast.run("scrollY") == 300
-        assert fast.run("document.activeElement.value") == "time"
-        assert fast.errors == [] and set(fast.requests) == {address}
-        server.shutdown()
-    fast.until("document.getElementById('lost').checkVisibility()")
-    assert "20 of 40" in fast.run(STEP)
-
-
-def test_a_served_run_that_ends_is_asked_for_no_more(fast, tmp_path):
-    history = written(tmp_path / "history_0.jsonl", [])
-    with Server(Page(history, command.drawn), 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        fast.open(f"http://127.0.0.1:{server.server_address[1]}/")
-        assert "not started" in fast.run("document.body.textContent")
-        end = {"kind": "end", "step": 20, "seconds": 11.0, "status": "success", "reason": ""}
-        _append(history, *records(), end)
-        fast.until("document.body.textContent.includes('success')")
-        asked = len(fast.requests)
-        time.sleep(0.5)
-        assert fast.run("1") == 1 and len(fast.requests) == asked and fast.errors == []
-        server.shutdown()
 
 
 def test_a_page_written_again_is_read_again(fast, tmp_path):

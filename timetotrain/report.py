@@ -1,11 +1,11 @@
-"""`timetotrain report PATH`: reports on logs; with --follow, --serve or --tensorboard, shows a run in progress."""
+"""`timetotrain report PATH`: reports on logs; with --follow or --tensorboard, shows a run in progress."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from timetotrain.follow import command, server
+from timetotrain.follow import command
 
 _ENDED = Path("report.html")
 
@@ -19,16 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ruleset", help="the round's rules (default: what the tree and the log say)")
     group = parser.add_argument_group("a run that goes on: PATH is its log, or a folder with the newest run")
     add = group.add_argument
-    add("--serve", action="store_true", help="serve its page on this machine, until Ctrl-C")
-    add("--port", type=int, default=server.PORT, help="port of --serve (default: %(default)s; 0: a free one)")
     add("--follow", action="store_true", help="write its page, follow_<i>.html beside the log, until it ends")
     about = "write its curves for TensorBoard into DIR; with --follow until it ends"
     add("--tensorboard", metavar="DIR", type=Path, help=about)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes or serves the page; returns the exit status. Raises UserError: from the report or the page."""
-    if options.serve or options.follow or options.tensorboard:
+    """Writes the page; returns the exit status. Raises UserError: from the report or the page."""
+    if options.follow or options.tensorboard:
         options.result = options.path
         return command.run(options)
     from compliance.report import page

@@ -44,7 +44,7 @@ VERBS = {
     "rules": Verb("print the keys that a log must have", "compliance.explain"),
     "scores": Verb("compute scores from results", "compliance.submission.cli_scores"),
     "accept": Verb("will a submission be accepted? also while runs go on", "compliance.acceptance.command"),
-    "report": Verb("timelines, curves and scores; --serve follows a run", "timetotrain.report"),
+    "report": Verb("timelines, curves and scores; --follow shows a run", "timetotrain.report"),
     "compare": Verb("two runs side by side", "compliance.report.compare"),
     "package": Verb("build the submission of your results", "compliance.packaging.package"),
     "systems": Verb("list, show, detect and validate machines", "timetotrain.machines.command", ()),

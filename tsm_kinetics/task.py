@@ -21,7 +21,6 @@ class Task(task.Task):
     """Classification of Kinetics-400, or of any videos converted with tsm_kinetics.convert."""
 
     input = pipeline
-    has_pictures = True
     # TensorFlow raises these for an exception in a numpy_function.
     input_errors = (
         *task.Task.input_errors,
@@ -70,11 +69,6 @@ class Task(task.Task):
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         return Outputs(sums=top_k_sums(self.scores(model, batch["frames"]), batch))
-
-    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
-        image = batch["frames"][:, self.config.frames // 2]  # The middle frame of the first clip.
-        scores = self.scores(model, batch["frames"])
-        return {"image": image, "label": batch["label"], "weight": batch["weight"], "scores": scores}
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         seen = seen_once(sums, self.config.num_eval_examples, "videos")

@@ -84,8 +84,6 @@ class Task(abc.ABC):
       evaluation_workers: if nonzero, `quality` runs in a thread, and its argument `spread` spreads work over this
         number of worker processes.
       batch_shapes, eval_batch_shapes: static shapes of the batches, if there are several (batch_shapes.py).
-      has_pictures: whether `look` is implemented, so that a run can keep evaluated examples as pictures
-        (timetotrain/run/examples.py).
       chooses: whether a training step selects examples by comparing computed values, so that rounding can change the
         selection.
       input_errors: TensorFlow's errors that damaged data can cause.
@@ -96,7 +94,6 @@ class Task(abc.ABC):
     evaluation_workers: int = 0
     batch_shapes: Sequence[Shape] = ()
     eval_batch_shapes: Sequence[Shape] = ()
-    has_pictures: bool = False
     chooses: bool = False
     input_errors: tuple[type[tf.errors.OpError], ...] = (
         tf.errors.DataLossError,
@@ -217,16 +214,6 @@ class Task(abc.ABC):
     def assets(self) -> Mapping[str, bytes]:
         """Returns {name: content} of the data files that the trained network needs, such as a vocabulary."""
         return {}
-
-    def look(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, tf.Tensor]:
-        """Returns what people see of an evaluation batch; needs `has_pictures`.
-
-        Always: "image", uint8 [b, H, W, 3] or [b, H, W, 1], and "weight" [b]. For a classification: "label" [b] and
-        "scores" [b, classes]. For a detection: "image_id" [b], "boxes" [b, d, 4] as fractions of the image, "scores"
-        [b, d] and "categories" [b, d], COCO's ids. A detection's images may have "content" [b, 2]: the numbers of rows
-        and columns, from the top left, that are not padding.
-        """
-        raise NotImplementedError
 
     def diagnose(self, error: tf.errors.OpError) -> UserError | None:
         """Returns what is wrong with the data if that made a step fail with `error`; may read all of it.

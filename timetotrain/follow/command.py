@@ -1,4 +1,4 @@
-"""Shows a run while it trains: as a page that is written again (--follow) or served (--serve), or in TensorBoard.
+"""Shows a run while it trains: as a page that is written again, or in TensorBoard.
 
 All read the run's history, the only store of its curves. The path is a run's log (finished or still being written), its
 history, or a folder that holds them; in a folder, the newest run is shown. TensorFlow-free.
@@ -23,15 +23,11 @@ _FIX = "name a run's result_<i>.txt, its history_<i>.jsonl, or a folder that hol
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes or serves the page, or writes TensorBoard's events; returns the exit status.
+    """Writes the page or TensorBoard's events; returns the exit status.
 
-    Raises UserError: there is no history, it is damaged, the page cannot be written or the port is taken.
+    Raises UserError: there is no history, it is damaged, or the page cannot be written.
     """
     history_path = find(pathlib.Path(options.result))
-    if options.serve:
-        from timetotrain.follow import server
-
-        return server.serve(server.Page(history_path, drawn), options.port)
     if options.tensorboard:
         from timetotrain.follow.tensorboard import Writer
 
@@ -84,8 +80,5 @@ def number(path: pathlib.Path) -> str:
 
 def drawn(path: pathlib.Path, records: list[history.Record]) -> bytes:
     """Returns the page of a history, which may come from a stranger."""
-    from timetotrain.run import examples
-
-    folder = f"examples_{number(path)}"
     with one_line(f"{path}: its records cannot be drawn", _SOUND):
-        return page.render(records, examples.read(path.with_name(folder)), f"{folder}/").encode()
+        return page.render(records).encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +43,14 @@ class Chart:
     marks: tuple[float, ...]
 
 
-def render(records: Sequence[Record], examples: Sequence[Mapping[str, Any]] = (), base: str = "") -> str:
-    """Returns the page; `base` prefixes the names of the examples' pictures.
-
-    The page of an unfinished run reloads itself.
-    """
+def render(records: Sequence[Record]) -> str:
+    """Returns the page; that of an unfinished run reloads itself."""
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     )
     head = next((r for r in reversed(records) if r["kind"] == "run"), None)
     if head is None:
-        return template.render(head=None, ended=False, facts=[], charts={}, examples=[], base=base)
+        return template.render(head=None, ended=False, facts=[], charts={})
     return template.render(
         head=head,
         ended=ended(records),
@@ -61,8 +58,6 @@ def render(records: Sequence[Record], examples: Sequence[Mapping[str, Any]] = ()
         charts={across: charts(records, head, across) for across in ("steps", "time")},
         by_class=_by_class(records),
         confused=_newest(records, "confused"),
-        examples=examples,
-        base=base,
     )
 
 

@@ -41,7 +41,6 @@ class RunOptions:
       guard_steps: compare the replicas' weights after every so many steps; 0: never.
       keep_checkpoints: how many of the newest checkpoints to keep.
       profile_steps: record a trace of the steps A:B for TensorBoard's profiler beside the log.
-      examples: number of evaluated examples, right and wrong, to keep as pictures beside the log.
       cache_cleared: state that the system's caches were cleared before this run; --clear_caches sets it.
       allow_cpu: train on the CPU if the preset's GPUs, or NCCL, are missing.
     """
@@ -54,7 +53,6 @@ class RunOptions:
     guard_steps: int = flag(1000, bounds=(0,))
     keep_checkpoints: int = flag(2, bounds=(1,))
     profile_steps: str | None = None
-    examples: int = flag(0, bounds=(0,))
     cache_cleared: bool = False
     allow_cpu: bool = False
 

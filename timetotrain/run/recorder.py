@@ -1,4 +1,4 @@
-"""Writes what the first process of a run leaves: the log, the history, examples, the picture and run.json."""
+"""Writes what the first process of a run leaves: the log, the history, the picture and run.json."""
 
 import contextlib
 import dataclasses
@@ -66,7 +66,6 @@ class Recorder:
         self.facts["outlook"] = advice.outlook(config, self.baseline, rule)
         path = self.folder / f"history_{self.index}.jsonl"
         self.history = History(config, path, self.options.checkpoint_dir, self.baseline)
-        self._looker: Any = None
         self._log: Any = None
         self._resumed = 0  # The step at which the run resumed.
         self._started = 0.0
@@ -116,10 +115,6 @@ class Recorder:
         self.facts["compiled"] = str(programs.compiled)
         if programs.replicas.platform:
             self.facts["devices"] = f"{programs.replicas.num_replicas} x {programs.replicas.platform}"
-        if self.options.examples:
-            from timetotrain.run.examples import Looker
-
-            self._looker = Looker(programs, self.folder / f"examples_{self.index}", self.options.examples)
         for field, choice in self.facts.get("chosen", {}).items():
             say(f"chosen: {automatic.Choice(field, **choice)}")
         if outlook := self.facts["outlook"]:
@@ -139,11 +134,6 @@ class Recorder:
         elif isinstance(event, events.RunStopped):
             self._stopped = event
         self.history.record(event)
-
-    def look(self, step: int) -> None:
-        """Keeps evaluated examples, if the options ask for them."""
-        if self._looker is not None:
-            self._looker.look(step)
 
     def publish(self) -> None:
         """Gives the log its final name."""

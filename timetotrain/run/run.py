@@ -147,8 +147,8 @@ class Run:
         self._results = Results(self.reporter, self.recorder)
         guard, options = Guard(programs, self.options.guard_steps), self.options
         yield from (Watchdog(), self._results, guard)
-        if options.checkpoint_dir or (self.recorder is not None and options.examples):
-            seconds = 60 * options.checkpoint_minutes if options.checkpoint_dir else 0.0
+        if options.checkpoint_dir:
+            seconds = 60 * options.checkpoint_minutes
             yield Checkpoints(self._save, guard, self.config.checkpoint_blocks, seconds, self._check_saved)
         if self._span is not None:
             self._profile = Profile(self._span, self.recorder and self.recorder.profile_folder)
@@ -178,14 +178,11 @@ class Run:
         return start, pending
 
     def _save(self, loop: Any) -> None:
-        """Saves a checkpoint, and examples after an evaluation, as the options ask."""
-        before, recorder = heartbeat.phase(heartbeat.SAVES), self.recorder
-        if self._saver is not None:
-            self._saver.save(loop.programs, loop.pending)
-            if recorder is not None:
-                recorder.history.saved()
-        if recorder is not None and any(loop.step == x.end_step for x in loop.programs.clock.blocks()):
-            recorder.look(loop.step)
+        """Saves a checkpoint."""
+        before = heartbeat.phase(heartbeat.SAVES)
+        self._saver.save(loop.programs, loop.pending)
+        if self.recorder is not None:
+            self.recorder.history.saved()
         heartbeat.phase(before)
 
     def _check_saved(self) -> None:

@@ -241,12 +241,9 @@ def test_a_history_is_a_page_or_a_line_and_its_texts_no_markup(tmp_path, capsys)
     from tests.timetotrain.run.test_follow import HEAD, records
 
     text = "<script>alert(1)</script>"
-    rows = [{**HEAD, "benchmark": text, "system": text}, *records(10)]
+    rows = [{**HEAD, "benchmark": text, "system": text}, *list(records(10))[1:]]
     path = tmp_path / "history_0.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "examples_0").mkdir()
-    examples = [{"picture": '"><script>alert(1)', "step": 1, "right": True, "text": text}]
-    (tmp_path / "examples_0/examples.json").write_text(json.dumps({"examples": examples}))
     page = command.drawn(path, command.history.read(path)).decode()
     assert "<script>alert" not in page and "&lt;script&gt;alert" in page
     for field in ("train_steps", "target"):

@@ -4,7 +4,6 @@ The checks before the clock run here, with our notes and without. A whole run, n
 `make e2e`.
 """
 
-import importlib
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -190,8 +189,6 @@ def test_the_watch_sees_what_python_and_tensorflow_read_and_no_listing(tmp_path)
 def test_a_run_opens_no_file_of_its_data_before_run_start(generated, tmp_path):
     benchmark, folder, fields = generated
     flags = [f"--config.{name}={value}" for name, value in fields.items()]
-    if importlib.import_module(f"{benchmark}.task").Task.has_pictures:
-        flags.append("--examples=2")
     found = observe(benchmark, folder, tmp_path, *flags)
     output = (tmp_path / "output.txt").read_text()
     assert found.started and found.after, output

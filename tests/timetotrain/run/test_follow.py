@@ -1,26 +1,15 @@
-"""Tests the page that follows a run, and the examples beside it."""
+"""Tests the page that follows a run, and TensorBoard's events of it."""
 
 import argparse
-import contextlib
-import dataclasses
 import html.parser
-import http.client
-import importlib
 import json
 import re
-import socket
-import threading
-import time
-import urllib.error
-import urllib.request
 
-import numpy as np
 import pytest
 
 from common.errors import UserError
 from timetotrain import report
-from timetotrain.follow import command, page, server, tensorboard
-from timetotrain.run import examples
+from timetotrain.follow import command, page, tensorboard
 
 HEAD = {
     "kind": "run", "step": 0, "seconds": 0.0, "benchmark": "resnet", "system": "here", "seed": 1,
@@ -176,99 +165,6 @@ def test_the_newest_run_of_a_folder_is_found(tmp_path):
         command.find(tmp_path / ("x" * 300))
 
 
-def test_the_server_shows_the_page_and_its_pictures_and_nothing_else(tmp_path):
-    history = written(tmp_path / "history_0.jsonl", records())
-    (tmp_path / "secret.txt").write_text("no")
-    image = np.full([8, 8, 3], 200, np.uint8)
-    seen = [examples.classified({"image": image, "label": 1, "scores": np.array([0.9, 0.1])}, ("cat", "dog"))]
-    examples.write(tmp_path / "examples_0", seen, 20)
-    (tmp_path / "examples_0/link.jpg").symlink_to(tmp_path / "secret.txt")
-    with serving(history) as base:
-        text = urllib.request.urlopen(base + "/").read().decode()
-        assert "cat (90 %), is dog" in text and 'src="examples_0/000.jpg?20"' in text
-        assert urllib.request.urlopen(base + "/examples_0/000.jpg?20").read()[:2] == b"\xff\xd8"
-        for path in ("/secret.txt", "/examples_0/../secret.txt", "/examples_0/link.jpg", "/history_0.jsonl"):
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(base + path)
-        port = int(base.rpartition(":")[2])
-        with pytest.raises(UserError, match=rf"--port={port}: .*give another --port"):
-            server.Server(server.Page(history, command.drawn), port)
-
-
-@contextlib.contextmanager
-def serving(history, draw=command.drawn):
-    """Serves a page; yields its address."""
-    with server.Server(server.Page(history, draw), 0) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{running.server_address[1]}"
-        running.shutdown()
-
-
-def status(base, host):
-    request = urllib.request.Request(base, headers={"Host": host})
-    try:
-        return urllib.request.urlopen(request).status
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
-def test_the_server_answers_to_this_machines_names_alone(tmp_path):
-    """A page of another host, whose name an attacker lets point here, reads nothing."""
-    with serving(written(tmp_path / "history_0.jsonl", records())) as base:
-        port = base.rpartition(":")[2]
-        hosts = {
-            "127.0.0.1": 200,
-            f"localhost:{port}": 200,
-            "evil.example": 403,
-            f"127.0.0.1.evil.example:{port}": 403,
-        }
-        assert {host: status(base, host) for host in hosts} == hosts
-
-
-def test_many_requests_share_one_drawing_until_the_history_grows(tmp_path, monkeypatch):
-    history, drawings = written(tmp_path / "history_0.jsonl", records(10)), []
-
-    def draw(path, seen):
-        drawings.append(len(seen))
-        return command.drawn(path, seen)
-
-    monkeypatch.setattr(server, "DRAW_SECONDS", 0.0)
-    page_of = server.Page(history, draw)
-    threads = [threading.Thread(target=page_of) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(drawings) == 1
-    written(history, records(20))
-    page_of._drawn_at = 0.0
-    page_of()
-    assert len(drawings) == 2
-
-
-def test_half_sent_requests_hold_no_more_than_some_threads_and_not_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "CONNECTION_SECONDS", 1.0)
-    monkeypatch.setattr(server, "CONNECTIONS", 4)
-    before = threading.active_count()
-    with serving(written(tmp_path / "history_0.jsonl", records())) as base:
-        address = ("127.0.0.1", int(base.rpartition(":")[2]))
-        opened = [socket.create_connection(address) for _ in range(12)]
-        for one in opened:
-            one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
-        for one in opened:  # Either refused at once, or ended after a second.
-            one.settimeout(60)
-            assert one.recv(1) == b""
-        # A request's thread and its timer.
-        assert threading.active_count() <= before + 1 + 2 * 4
-        for _ in range(100):  # A thread may still be ending.
-            with contextlib.suppress(http.client.RemoteDisconnected, ConnectionError):
-                assert status(base, "localhost") == 200
-                break
-            time.sleep(0.1)
-        else:
-            pytest.fail("no connection became free")
-
-
 def shown_by_tensorboard(folder, tag):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -314,57 +210,6 @@ def test_events_that_cannot_be_written_are_one_line(tmp_path):
     history = written(
         tmp_path / "history_0.jsonl", [{"kind": "train", "step": 1, "seconds": 1.0, "loss": 1.0}]
     )
-    options = argparse.Namespace(result=history, serve=False, follow=False, tensorboard=tmp_path / "board")
+    options = argparse.Namespace(result=history, follow=False, tensorboard=tmp_path / "board")
     with pytest.raises(UserError, match="history_0.jsonl: its records cannot be drawn: KeyError: 'time'"):
         command.run(options)
-
-
-def test_detections_are_right_where_every_object_is_found_once():
-    image = np.zeros([10, 10, 3], np.uint8)
-    objects = [((0.0, 0.0, 0.5, 0.5), 3), ((0.5, 0.5, 1.0, 1.0), 7)]
-
-    def one(boxes, categories, scores):
-        found = {"boxes": np.array(boxes), "categories": np.array(categories), "scores": np.array(scores)}
-        return examples.detected({"image": image, **found}, objects, {3: "disc", 7: "cross"})
-
-    both = [(0.0, 0.0, 0.5, 0.45), (0.5, 0.5, 1.0, 1.0)]
-    assert one(both, [3, 7], [0.9, 0.8]).right
-    unsure = one(both, [3, 7], [0.9, 0.4])
-    assert not unsure.right and unsure.text == "1 of 2 objects found"
-    twice = one([*both, both[0]], [3, 7, 3], [0.9, 0.8, 0.7])
-    assert not twice.right and twice.text == "2 of 2 objects found, 1 detection of none"
-    assert not one(both, [7, 7], [0.9, 0.8]).right
-    assert examples.overlap((0, 0, 1, 1), (0, 0.5, 1, 1.5)) == pytest.approx(1 / 3)
-    assert examples.overlap((0, 0, 1, 1), (2, 2, 3, 3)) == 0
-
-
-SMALL = {
-    "mnist": {"lstm_units": 8},
-    "resnet": {"width": 4, "image_size": 32, "space_to_depth": True, "eval_batch_size": 4},
-    "tsm_kinetics": {"width": 4, "eval_batch_size": 2},
-}
-
-
-@pytest.mark.parametrize("benchmark", SMALL)
-def test_pictures_labels_and_scores_of_a_batch(benchmark):
-    """The classifiers show a batch as a person sees it, with the scores of the evaluation."""
-    from common.distributed.replicas.single import Single
-    from common.layers.precision import precision
-
-    preset = importlib.import_module(f"{benchmark}.presets").PRESETS["cpu-tiny"]
-    config = dataclasses.replace(preset, global_batch_size=4, **SMALL[benchmark])
-    task = importlib.import_module(f"{benchmark}.task").Task(config, None)
-    assert task.has_pictures
-    model = task.build(Single(), precision("fp32"))
-    batch = next(iter(task.synthetic_eval_input(4)))
-    seen = {name: value.numpy() for name, value in task.look(model, batch).items()}
-    assert seen["image"].ndim == 4 and seen["image"].shape[-1] in (1, 3)
-    np.testing.assert_allclose(seen["scores"].sum(-1), 1, rtol=1e-4)
-    said = seen["scores"].argmax(-1)
-    correct = int(task.evaluate(model, batch).sums["correct"])
-    assert correct == int(np.sum(said == seen["label"]))
-    assert np.trace(task.evaluate(model, batch).sums["confused"].numpy()) == correct
-    one = {name: value[0] for name, value in seen.items()}
-    one["image"] = one["image"].astype(np.uint8)
-    example = examples.classified(one, ())
-    assert example.right == bool(said[0] == seen["label"][0])

@@ -54,4 +54,4 @@ def test_every_flag_is_listed_and_read_once(capsys):
         text = capsys.readouterr().out
         for field in dataclasses.fields(table):
             assert f"\n  --{field.name}  (" in text and meanings[field.name].split(";")[0][:40] in text
-    assert "--examples  (whole number, default 0)" in text
+    assert "--guard_steps  (whole number, default 1000)" in text
