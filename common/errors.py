@@ -24,11 +24,11 @@ class UserError(Exception):
 class PeerLostError(UserError):
     """Another process of the run ended or stopped answering; that process's own message says why."""
 
-    def __init__(self) -> None:
-        # 75 is EX_TEMPFAIL in sysexits.h: nothing is wrong here, try again.
-        super().__init__(
-            "another process of this run ended or no longer answers; its own message says why", 75
-        )
+    def __init__(
+        self,
+        message: str = "another process of this run ended or no longer answers; its own message says why",
+    ):
+        super().__init__(message, 75)  # EX_TEMPFAIL in sysexits.h: nothing is wrong here, try again.
 
 
 class Parser(argparse.ArgumentParser):

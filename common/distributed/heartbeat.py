@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import stat
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -24,9 +23,6 @@ BEAT_SECONDS = 0.5
 # A process without its launcher stops itself: at the next step, or after the grace, by default this long, at once.
 ORPHAN_SECONDS = 15.0
 SAVES = "saves a checkpoint"  # A phase.
-# Without a launcher, a process that waits for others ends itself after this long without a step or another phase.
-ALONE_SECONDS = 3600.0
-_ALONE_POLL_SECONDS = 5.0
 # Makes a process with a launcher print the stacks of its Python threads.
 STACKS = signal.SIGQUIT
 # Bytes of the longest text in a message: writes shorter than PIPE_BUF (4096 bytes on Linux) are whole or fail.
@@ -43,15 +39,10 @@ class Link:
         self.phase = self.part = ""
         self.waits = False
 
-    def start(self, several: bool = False) -> None:
-        """Starts the heartbeat if a launcher listens, else a watchdog if this is one of `several` processes.
-
-        Removes the pipe from the environment, so that no child process uses it.
-        """
+    def start(self) -> None:
+        """Starts the heartbeat if a launcher listens; removes the pipe from the environment of child processes."""
         number = os.environ.pop(VARIABLE, "")
         if not number.isdecimal() or not _is_pipe(int(number)):
-            if several:
-                threading.Thread(target=self._watch_alone, name="watchdog", daemon=True).start()
             return
         self._pipe = int(number)
         os.set_inheritable(self._pipe, False)
@@ -101,23 +92,6 @@ class Link:
             yield
         finally:
             self.waits = False
-
-    def _watch_alone(self) -> None:
-        """Does what the launcher would: ends a process that waits for others without end."""
-        mark, since = None, 0.0
-        while True:
-            if mark != (mark := (self.step, self.phase)):
-                since = time.monotonic()
-            if time.monotonic() - since >= ALONE_SECONDS:
-                print(
-                    f"error: no step for {ALONE_SECONDS:.0f} s, after step {self.step}; the stacks follow; a launcher "
-                    "(timetotrain launch) would have named the process that the others wait for",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                faulthandler.dump_traceback(all_threads=True)
-                os._exit(75)  # EX_TEMPFAIL
-            time.sleep(_ALONE_POLL_SECONDS)
 
     def _beat(self) -> None:
         while self._beat_once() or self._pipe is not None:

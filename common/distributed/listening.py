@@ -37,7 +37,7 @@ def own_address(hosts: Sequence[str], index: int) -> str:
     if not others and all(map(_is_loopback, hosts)):
         return LOOPBACK
     deadline = time.monotonic() + NAME_SECONDS
-    while not (address := next(filter(None, map(_route, others or hosts)), "")):
+    while not (address := next(filter(None, map(route, others or hosts)), "")):
         if time.monotonic() >= deadline:
             raise UserError(
                 f"{', '.join((others or hosts)[:3])}: no such host, or no way to it, within {NAME_SECONDS:.0f} s; "
@@ -67,7 +67,7 @@ def names_from_here(hosts: Sequence[str], index: int) -> list[str]:
     return [address if host == own else host for host in hosts]
 
 
-def _route(host: str) -> str:
+def route(host: str) -> str:
     """Returns the address from which the kernel would send to a host; "" if it cannot."""
     with contextlib.suppress(OSError):
         family, kind, *_, to = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]

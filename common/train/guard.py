@@ -18,7 +18,7 @@ from common.config.clock import Block
 from common.distributed import heartbeat
 from common.distributed.sharded_weights import is_sharded
 from common.distributed.weight_update import WholeUpdate
-from common.errors import UserError
+from common.errors import PeerLostError, UserError
 from common.train import checkpoint_variables, divergence
 from common.train.listener import Listener, Verdict
 from common.train.loop import Loop
@@ -30,7 +30,6 @@ from common.train.timing import now
 STEPS = 1000
 _TOLD_STEPS = 20  # Steps of a replay between two signs of progress.
 FAULTY = 70  # EX_SOFTWARE in sysexits.h: an internal error was detected.
-LOST = 75  # EX_TEMPFAIL: another process erred.
 # A replay takes at most as long as the run has taken since its copy; this project's choice.
 REPLAY_SECONDS = 300.0
 _CLEAR = 2.0  # How many times as far from the replay as the other replica the one that erred is; our choice.
@@ -103,7 +102,7 @@ class Guard(Listener):
         """Compares the replicas after `step` steps; every process calls it, between two steps.
 
         Raises UserError if they differ; the message names the replica, its process and the first variable. The status
-        is `FAULTY` in that process, and `LOST` in the others.
+        is `FAULTY` in that process; the others raise PeerLostError.
         """
         if not self.enabled or self._equal is None or step == self._equal[0]:
             return
@@ -130,9 +129,8 @@ class Guard(Listener):
             f"replica {erred} alone; its memory or processor fails: leave that machine out, and start again with "
             "the same --checkpoint_dir"
         )
-        if process != self._programs.replicas.process_index:  # The launcher asks whose failure it is.
-            raise UserError(f"{reason}; process {process} says why", LOST)
-        raise UserError(reason, FAULTY)
+        own = process == self._programs.replicas.process_index
+        raise UserError(reason, FAULTY) if own else PeerLostError(reason)
 
     @property
     def _local(self) -> int:

@@ -133,7 +133,7 @@ class Runner:
             if any(self.record(row) is None for row in rows) and not self._time_is_up():
                 stack.enter_context(self._locked())
                 self._data = self._data or self.study.data()
-            stack.enter_context(self._children.ended_by_signals())
+            stack.enter_context(self._children.signals)
             pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(self.jobs))
             futures = [pool.submit(run_unless_ended, row) for row in rows]
             try:

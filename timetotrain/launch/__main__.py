@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 
@@ -50,19 +49,11 @@ def parser() -> argparse.ArgumentParser:
         "--settings", default="", metavar="NAME", help="set the variables of systems/launch/NAME.json"
     )
     flags.add_argument(
-        "--bind",
-        choices=("auto", "off"),
-        default="auto",
-        help="bind each process to the cores next to its GPU, where the host has several memory nodes "
-        "(%(default)s)",
-    )
-    flags.add_argument(
         "--check",
         action="store_true",
         help="start no run: check names, clocks, versions, free space, data, sums between the processes and each "
         "device's product, a line each",
     )
-    flags.add_argument("--print_command", action="store_true", help="print what would be started, and end")
     meanings = fields.meanings(Limits)
     for field in dataclasses.fields(Limits):
         about = meanings[field.name].rstrip(".") + " (%(default)s)"
@@ -114,24 +105,13 @@ def job(arguments: argparse.Namespace) -> Job:
     limits = Limits(**{f.name: getattr(arguments, f"{f.name}_seconds") for f in dataclasses.fields(Limits)})
     hosts_file = arguments.hosts if (arguments.hosts or "").startswith("@") else ""
     restarts = arguments.max_restarts, hosts_file
-    bind = arguments.bind == "auto"
-    return Job(
-        arguments.replicas, command, hosts, launcher, arguments.port, limits, *restarts, environment, bind
-    )
+    return Job(arguments.replicas, command, hosts, launcher, arguments.port, limits, *restarts, environment)
 
 
 @answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    arguments = parser().parse_args(argv)
-    requested = job(arguments)
-    if not arguments.print_command:
-        return launch(requested)
-    pairs = [f"{name}={value}" for name, value in requested.environment.items()]
-    words = [*(["env", *pairs] if pairs else []), *requested.command]
-    for rank in plan.ranks(requested.hosts):
-        print(f"rank {rank.rank} on {rank.host}: {shlex.join(words)}")
-    return 0
+    return launch(job(parser().parse_args(argv)))
 
 
 if __name__ == "__main__":

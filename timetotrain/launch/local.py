@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import importlib.util
 import os
 import pathlib
-import shutil
 import tempfile
 import threading
 import time
@@ -18,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from common.distributed import listening
 from common.distributed.heartbeat import GRACE_VARIABLE
 from common.errors import PeerLostError, UserError
-from timetotrain.launch import binding, plan
-from timetotrain.launch.children import adopt_orphans, kill_children
+from timetotrain.launch import binding, plan, procfs
 from timetotrain.launch.watch import unfinished_log
 from timetotrain.launch.watch.failure_cause import Cause, stopped_by
 from timetotrain.launch.watch.loop import Limits, Watch, say
@@ -28,8 +25,6 @@ from timetotrain.launch.watch.worker import Worker
 
 # The longest wait before a restart; the first from a checkpoint is of 1 s, each further one twice as long.
 LONGEST_WAIT_SECONDS = 60.0
-_TEMPORARY = "timetotrain-launch-"
-_LOCKED_SECONDS = 60.0  # By then a launcher has locked its folder.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +41,6 @@ class Job:
       max_restarts: how often the run starts again after failures, from one checkpoint.
       hosts_file: file of `hosts`, read again at a restart; "" if there is none.
       environment: added to each process's.
-      bind: bind each process to the cores nearest its GPU.
     """
 
     replicas: str
@@ -58,12 +52,11 @@ class Job:
     max_restarts: int = 0
     hosts_file: str = ""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    bind: bool = False
 
 
 def launch(job: Job) -> int:
     """Runs this machine's processes of a job until they end, again after failures; returns the exit status."""
-    adopt_orphans()
+    procfs.adopt_orphans()
     with Signals() as signals:
         return _launch(job, signals)
 
@@ -90,7 +83,7 @@ def _launch(job: Job, signals: Signals) -> int:
         wait = min(2.0**in_vain, LONGEST_WAIT_SECONDS)
         in_vain += 1
         say(f"restart {in_vain} of {job.max_restarts}: from the newest checkpoint{fewer}, in {wait:.0f} s")
-        if number := signals.number or signals.wait(wait):
+        if number := signals.wait(wait):
             say(f"error: {stopped_by(number)}")
             status = 128 + number
             break
@@ -118,9 +111,9 @@ def _attempt(job: Job, signals: Signals) -> tuple[int, Cause | None]:
     ranks = plan.ranks(job.hosts)
     own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
     # Several launchers may share a host: a process uses the GPU of its rank on the host.
-    number = max(rank.local_rank for rank in own_ranks) + 1
-    cores = binding.cores(number) if job.bind else [set()] * number
-    with environments(job, ranks) as by_rank, temporary_folder() as scratch:
+    cores = binding.cores(max(rank.local_rank for rank in own_ranks) + 1)
+    scratch_folder = tempfile.TemporaryDirectory(prefix="timetotrain-launch-", ignore_cleanup_errors=True)
+    with environments(job, ranks) as by_rank, scratch_folder as scratch:
         common = {"PYTHONUNBUFFERED": "1", "TMPDIR": scratch, GRACE_VARIABLE: str(job.limits.grace)}
         workers: list[Worker] = []
         try:
@@ -128,12 +121,11 @@ def _attempt(job: Job, signals: Signals) -> tuple[int, Cause | None]:
                 environment = {**os.environ, **job.environment, **by_rank[rank.rank], **common}
                 with binding.bound(cores[rank.local_rank]):
                     workers.append(Worker(rank.rank, job.command, environment))
-        except BaseException:
+            cause = Watch(workers, job.limits, signals).run()
+        finally:
             for worker in workers:
-                worker.kill()
-            kill_children()
-            raise
-        cause = Watch(workers, job.limits, signals).run()
+                worker.kill()  # Those that have started where another could not.
+            procfs.kill_children()
     if cause and cause.code == PeerLostError().exit_code:
         cause = dataclasses.replace(cause, text=cause.text + _silent_hosts(job, ranks))
     closed_logs = [close_log(worker, str(cause or "the run ended")) for worker in workers]
@@ -216,31 +208,3 @@ def _rendezvous(job: Job, ranks: Sequence[plan.Rank], loopback: str) -> Iterator
     finally:
         server.shutdown()
         server.server_close()
-
-
-@contextlib.contextmanager
-def temporary_folder() -> Iterator[str]:
-    """Yields a folder for TMPDIR; removes it at the end, and those of launchers that were killed."""
-    for path in pathlib.Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
-        # A new folder may not be locked yet, and its launcher alone may lock it.
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > _LOCKED_SECONDS:
-                with _locked(path):
-                    shutil.rmtree(path, ignore_errors=True)
-    path = tempfile.mkdtemp(prefix=_TEMPORARY)
-    try:
-        with _locked(path):
-            yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(path: str | os.PathLike) -> Iterator[None]:
-    """Locks a folder; raises OSError if another process has."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)

@@ -10,6 +10,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 
+from common.distributed import listening
 from common.errors import UserError
 
 BACKENDS = ("horovod", "multiworker", "pjrt")
@@ -82,14 +83,19 @@ def parse_hosts(text: str) -> list[Host]:
 def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:
     """Returns the hosts of a SLURM job step (one per task) for all `processes` of the run, and this task's number.
 
-    Raises UserError: this is not a task of slurm.sbatch, or the processes do not divide evenly among its tasks.
+    Raises UserError: this is not a task of slurm.sbatch, or of a step with other tasks than slurm.sbatch counted, or
+    the processes do not divide evenly among the tasks.
     """
     names, number = environment.get(SLURM_HOSTS, "").split(), environment.get("SLURM_PROCID", "")
-    tasks = len(names)
-    if not number.isdecimal() or environment.get("SLURM_NTASKS") != str(tasks):
+    tasks, fix = len(names), "give --hosts=HOST:PROCESSES,... --launcher=$SLURM_PROCID"
+    if not names or not number.isdecimal():
         raise UserError(
-            "--hosts=slurm: not started by timetotrain/launch/slurm.sbatch; submit that, or give "
-            "--hosts=HOST:PROCESSES,... --launcher=$SLURM_PROCID"
+            f"--hosts=slurm: not started by timetotrain/launch/slurm.sbatch; submit that, or {fix}"
+        )
+    if (step := environment.get("SLURM_NTASKS")) != str(tasks):
+        raise UserError(
+            f"--hosts=slurm: ${SLURM_HOSTS} has {tasks} hosts, and this step of the job {step} tasks; start one per "
+            f"host, or {fix}"
         )
     if processes % tasks:
         raise UserError(f"--processes={processes}: does not divide among the {tasks} tasks of srun")
@@ -182,15 +188,11 @@ def free_ports(count: int) -> list[int]:
 
 def interface_to(host: str) -> str:
     """Returns the name of the network interface that reaches `host`; "" if unknown."""
-    with contextlib.suppress(OSError, ImportError, StopIteration):
+    with contextlib.suppress(ImportError):
         import psutil  # Comes with Horovod.
 
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, PORT))
-            own_address = probe.getsockname()[0]
-        return next(
-            name
-            for name, addresses in psutil.net_if_addrs().items()
-            if any(address.address == own_address for address in addresses)
-        )
+        own = listening.route(host)
+        for name, addresses in psutil.net_if_addrs().items():
+            if any(address.address == own for address in addresses):
+                return name
     return ""

@@ -1,14 +1,20 @@
-"""Reads processes' state, parent, session and work from /proc; answers are empty where there is no /proc."""
+"""Reads processes' state, parent, session and work from /proc, and ends them; answers are empty without /proc."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pathlib
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Iterator, Sequence
 
 # proc(5) counts the fields of /proc/PID/stat from 1; `_fields` starts at the third, after the name in parentheses.
 STATE, PARENT, SESSION, USER_TIME, SYSTEM_TIME = (n - 3 for n in (3, 4, 6, 14, 15))
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
+ADOPTED_SECONDS = 2.0  # Time for killed processes to disappear.
+POLL_SECONDS = 0.05
 
 
 def state(pid: int) -> str:
@@ -52,3 +58,31 @@ def _fields(pid: int) -> list[str]:
         return pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
+
+
+def kill_session(leader: int) -> None:
+    """Kills a session's living processes."""
+    _kill(session_members(leader))
+
+
+def adopt_orphans() -> None:
+    """Makes this process adopt the orphans of its children, so that it can end them."""
+    with contextlib.suppress(AttributeError, OSError):  # Not on Linux.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_children() -> None:
+    """Kills and reaps this process's children, adopted ones included; gives up after `ADOPTED_SECONDS`."""
+    deadline = time.monotonic() + ADOPTED_SECONDS
+    while (left := children_of(os.getpid())) and time.monotonic() < deadline:
+        _kill(left)
+        time.sleep(POLL_SECONDS)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)

@@ -7,7 +7,6 @@ defaults.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -17,17 +16,6 @@ from common.errors import UserError
 from common.files import ROOT
 
 FOLDER = ROOT / "systems" / "launch"
-_FIELDS = ("variable", "value", "why", "source")
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """An environment variable of a run's processes: its value, what it does, and the value's source."""
-
-    variable: str
-    value: str
-    why: str
-    source: str
 
 
 def name_of(hardware: str) -> str:
@@ -40,23 +28,15 @@ def name_of(hardware: str) -> str:
     return next((name for name in names if (FOLDER / f"{name}.json").is_file()), "")
 
 
-def load(name: str) -> list[Setting]:
-    """Reads systems/launch/<name>.json. Raises UserError: the file does not exist or is malformed."""
-    path = FOLDER / f"{name}.json"
-    known = sorted(other.stem for other in FOLDER.glob("*.json"))
+def load(name: str) -> list[dict[str, str]]:
+    """Reads systems/launch/<name>.json. Raises UserError: the file does not exist."""
+    known = sorted(path.stem for path in FOLDER.glob("*.json"))
     if name not in known:
         raise UserError(f"--settings={name}: no systems/launch/{name}.json; known: {', '.join(known)}")
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path.relative_to(ROOT)}: {error}; correct the JSON") from error
-    for entry in entries if isinstance(entries, list) else [entries]:
-        texts = isinstance(entry, dict) and all(isinstance(value, str) and value for value in entry.values())
-        if not texts or sorted(entry) != sorted(_FIELDS):
-            raise UserError(f"{path.relative_to(ROOT)}: an entry needs the texts {', '.join(_FIELDS)}")
-    return [Setting(**entry) for entry in entries]
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def environment(name: str, present: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns a system's variables that are not already set; {} for the name ""."""
-    return {each.variable: each.value for each in load(name) if each.variable not in present} if name else {}
+    entries = load(name) if name else []
+    return {each["variable"]: each["value"] for each in entries if each["variable"] not in present}

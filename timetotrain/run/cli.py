@@ -28,7 +28,7 @@ def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
     """Runs the command line of `benchmark` (a package with config.py and task.py); does not return."""
     words = sys.argv[1:] if argv is None else list(argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    heartbeat.start(processes.here().count > 1)
+    heartbeat.start()
     program = f"python -m {benchmarks.command(benchmark)}"
     try:
         if helps.asked(words):

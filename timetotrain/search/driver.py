@@ -142,7 +142,7 @@ class Search:
                 _retry(self.study, trial)
         for trial in self._running():  # One killed before its first beat would count as running for ever.
             self._storage.record_heartbeat(trial._trial_id)
-        with self.children.ended_by_signals():
+        with self.children.signals:
             while True:
                 with concurrent.futures.ThreadPoolExecutor(processes) as pool:
                     for worker in [pool.submit(self._work, say) for _ in range(processes)]:

@@ -26,9 +26,9 @@ PROGRAM = """
 import concurrent.futures, os, sys
 from timetotrain.launch import children
 from common.errors import UserError
-found, children.GRACE_SECONDS = children.Children(), float(sys.argv[2])
+found = children.Children(limits=children.Limits(grace=float(sys.argv[2])))
 try:
-    with found.ended_by_signals(), concurrent.futures.ThreadPoolExecutor(1) as pool:
+    with found.signals, concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(found.run, [sys.executable, "-c", sys.argv[1]], os.environ, sys.stdout).result()
 except UserError as error:
     print(error)
@@ -57,7 +57,7 @@ def test_a_signal_leaves_nothing_running(number: int) -> None:
     started, pids = program(SLEEPS + "time.sleep(120)")
     assert not any(map(gone, pids))
     started.send_signal(number)
-    assert started.stdout.read().startswith(signal.Signals(number).name)
+    assert f"{signal.Signals(number).name}: what was running" in started.stdout.read()
     assert started.wait(60) == 128 + number
     wait_for(lambda: all(map(gone, pids)))
 
@@ -97,7 +97,7 @@ def test_a_message_is_short_and_a_line_that_is_no_message_is_left_out(tmp_path) 
 
 
 def test_what_a_process_leaves_behind_is_killed(tmp_path) -> None:
-    assert run(SLEEPS.removeprefix(BEATS), tmp_path / "said") == 0
+    assert run(SLEEPS.removeprefix(BEATS) + "h.tell(result=0)", tmp_path / "said") == 0
     wait_for(lambda: gone(int((tmp_path / "said").read_text().split()[1])))
 
 
@@ -108,14 +108,14 @@ def test_a_command_that_cannot_start_is_one_line() -> None:
 
 def test_nothing_starts_after_the_signal(tmp_path) -> None:
     actual = children.Children(fix="try again")
-    with actual.ended_by_signals():
+    with actual.signals:
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(
             children.EndedError, match="SIGTERM: what was running was ended; try again"
         ) as error:
             actual.run(["touch", tmp_path / "made"], {}, sys.stdout)
     assert error.value.exit_code == 128 + signal.SIGTERM and not (tmp_path / "made").exists()
-    assert signal.getsignal(signal.SIGTERM) != actual._on_signal
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_session_is_killed_as_a_whole() -> None:
@@ -124,11 +124,10 @@ def test_a_session_is_killed_as_a_whole() -> None:
         ["bash", "-c", script], start_new_session=True, stdout=subprocess.PIPE, text=True
     )
     sleeper = int(leader.stdout.readline())
-    assert procfs.session_members(leader.pid) and procfs.children_of(leader.pid) == [sleeper]
-    assert children.kill_session(leader.pid) == 2
-    assert children.exit_status(leader.wait(30)) == 128 + signal.SIGKILL
+    assert len(procfs.session_members(leader.pid)) == 2 and procfs.children_of(leader.pid) == [sleeper]
+    procfs.kill_session(leader.pid)
+    assert leader.wait(30) == -signal.SIGKILL
     wait_for(lambda: gone(sleeper))
-    assert children.kill_session(leader.pid) == 0
 
 
 def test_a_process_whose_name_is_no_text_is_read():

@@ -1,7 +1,6 @@
 """Tests that python -m timetotrain launch refuses bad arguments in one line each, and the settings of systems."""
 
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -63,20 +62,6 @@ def test_the_result_is_the_status_of_every_launcher(launcher, result):
     assert local.launch(asked) == result
 
 
-def test_temporary_files_of_killed_launchers_go_and_those_in_use_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path))
-    left, new = (tmp_path / f"timetotrain-launch-{name}" for name in ("left", "new"))
-    for folder in (left, new):
-        folder.mkdir()
-    os.utime(left, (0, 0))
-    with local.temporary_folder() as used:
-        os.utime(used, (0, 0))
-        with local.temporary_folder() as other:
-            assert sorted(map(str, tmp_path.iterdir())) == sorted([used, other, str(new)])
-    new.rmdir()
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_process_that_cannot_start_ends_those_that_have(monkeypatch):
     started = []
 
@@ -102,10 +87,11 @@ def test_the_launcher_imports_no_tensorflow():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_value_has_a_reason_and_a_public_source(name):
     found = settings.load(name)
-    assert len({each.variable for each in found}) == len(found)
+    assert len({each["variable"] for each in found}) == len(found)
     for each in found:
-        assert re.fullmatch(r"(NCCL|HOROVOD|TF|XLA)_[A-Z_]+", each.variable)
-        assert each.source.startswith("mlcommons/training_results_v0.7 ") and each.why
+        assert sorted(each) == ["source", "value", "variable", "why"] and all(each.values())
+        assert re.fullmatch(r"(NCCL|HOROVOD|TF|XLA)_[A-Z_]+", each["variable"])
+        assert each["source"].startswith("mlcommons/training_results_v0.7 ")
 
 
 def test_every_gpu_system_has_settings():
@@ -123,16 +109,12 @@ def test_values_that_are_set_already_stay():
     assert settings.environment("") == {}
 
 
-def test_the_launcher_sets_them(monkeypatch, capsys):
+def test_the_launcher_sets_them(monkeypatch):
     monkeypatch.setenv("TF_GPU_THREAD_COUNT", "4")
     monkeypatch.delenv("NCCL_DEBUG", raising=False)
     line = ["--replicas=multiworker", "--processes=1", "--settings=v100-8", "--", "true"]
     wanted = {"NCCL_DEBUG": "WARN", "TF_GPU_THREAD_MODE": "gpu_private"}
     assert job(parser().parse_args(line)).environment == wanted
-    assert main(["--print_command", *line]) == 0
-    assert capsys.readouterr().out == (
-        "rank 0 on localhost: env NCCL_DEBUG=WARN TF_GPU_THREAD_MODE=gpu_private true\n"
-    )
 
 
 @pytest.mark.parametrize("name", ["v100", "/tmp/x"])
@@ -142,15 +124,6 @@ def test_an_unknown_name_or_a_path_is_one_line(name, capsys):
         f"error: --settings={name}: no systems/launch/{name}.json; known: b200-8, dgx-1, dgx-2h, dgx-2h-hosts, "
         "h100-8, h200-8, summit, v100-8\n"
     )
-
-
-@pytest.mark.parametrize("text", ["{", '[{"variable": "A"}]', '{"variable": 1}', "[3]"])
-def test_a_damaged_file_is_one_line(text, tmp_path, monkeypatch):
-    (tmp_path / "x.json").write_text(text)
-    monkeypatch.setattr(settings, "FOLDER", tmp_path)
-    monkeypatch.setattr(settings, "ROOT", tmp_path)
-    with pytest.raises(UserError, match=r"^x\.json: "):
-        settings.load("x")
 
 
 def test_files_are_written_as_json_writes_them():

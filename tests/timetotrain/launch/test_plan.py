@@ -42,10 +42,15 @@ def test_hosts_of_srun():
     assert plan.slurm_hosts(4, srun) == ([plan.Host("n1", 2), plan.Host("n2", 2)], 1)
     with pytest.raises(UserError, match="--processes=3: does not divide among the 2 tasks"):
         plan.slurm_hosts(3, srun)
-    # Names of another number of tasks, as within a smaller step of the job, are not taken.
-    for wrong in ({}, {**srun, "SLURM_NTASKS": "1"}, {**srun, "SLURM_PROCID": ""}):
-        with pytest.raises(UserError, match="not started by timetotrain/launch/slurm.sbatch"):
+    for wrong in ({}, {**srun, "SLURM_PROCID": ""}):
+        with pytest.raises(
+            UserError, match="not started by timetotrain/launch/slurm.sbatch; submit that, or"
+        ):
             plan.slurm_hosts(4, wrong)
+    with pytest.raises(
+        UserError, match="_HOSTS has 2 hosts, and this step of the job 1 tasks; start one per"
+    ):
+        plan.slurm_hosts(4, {**srun, "SLURM_NTASKS": "1"})
 
 
 def test_runs_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +98,22 @@ def test_a_restart_s_command_has_replicas_in_proportion():
     assert plan.rescaled(["4", "--config.num_replicas=16"], 4, 3) == ["4", "--config.num_replicas=12"]
 
 
+def attempts_of(monkeypatch, causes, restarts):
+    """The exit status of a launcher whose attempts end with these causes, how many it made, and its waits."""
+    left, waits = iter(causes), []
+    monkeypatch.setattr(local, "_attempt", lambda *_: (2, next(left)))
+    monkeypatch.setattr(local.Signals, "wait", lambda _, seconds: waits.append(seconds) or 0)
+    status = local.launch(local.Job("pjrt", ["true"], [plan.Host("localhost", 2)], max_restarts=restarts))
+    return status, len(causes) - len(list(left)), waits
+
+
+def test_each_restart_from_one_checkpoint_waits_twice_as_long_up_to_a_minute(monkeypatch):
+    starts = [0, 0, 0, 84, 84, 84, 84, 84, 84, 84, 84, 84]
+    causes = [Cause(1, "was killed", 137, start=start, trained=True) for start in starts]
+    waits = attempts_of(monkeypatch, causes, restarts=8)
+    assert waits == (2, len(starts), [1, 2, 4, 1, 2, 4, 8, 16, 32, 60, 60])
+
+
 @pytest.mark.parametrize(
     "errors, attempts",
     [
@@ -105,9 +126,5 @@ def test_after_training_a_run_starts_again_unless_two_starts_find_the_same_error
     monkeypatch, errors, attempts
 ):
     """An empty error is one of a step."""
-    causes = iter([Cause(0, f"failed: {e}", 2 if e else 1, trained=not e) for e in errors])
-    tried = []
-    monkeypatch.setattr(local, "_attempt", lambda job, _: (tried.append(job), (2, next(causes)))[1])
-    monkeypatch.setattr(local.Signals, "wait", lambda *_: 0)
-    assert local.launch(local.Job("pjrt", ["true"], [plan.Host("localhost", 2)], max_restarts=3)) == 2
-    assert len(tried) == attempts
+    causes = [Cause(0, f"failed: {e}", 2 if e else 1, trained=not e) for e in errors]
+    assert attempts_of(monkeypatch, causes, restarts=3)[:2] == (2, attempts)

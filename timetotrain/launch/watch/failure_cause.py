@@ -6,16 +6,14 @@ import dataclasses
 import re
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 from common.errors import PeerLostError
-from timetotrain.launch.children import exit_status
 from timetotrain.launch.watch.signals import SIGNALS
 from timetotrain.launch.watch.worker import POLL_SECONDS, Worker
 
 # Exit status of a run with a frozen process; benchmarks never exit with it.
 FROZEN = 3
-# An error that refers to another process's (common/train/checkpoint.py).
-_SECOND_HAND = re.compile(r"process \d+ says why")
 # Last words of a process that aborts for want of memory or threads.
 _NO_MEMORY = re.compile(
     rb"bad_alloc|[Cc]annot allocate memory|RESOURCE_EXHAUSTED|[Oo]ut of memory|length_error"
@@ -24,16 +22,20 @@ _NO_THREADS = re.compile(rb"Resource temporarily unavailable|pthread_create")
 # Last words of a process that jax aborts because another one is lost; jax names it as a task.
 _PEER = re.compile(rb"distributed service|coordination service|heartbeat|unhealthy")
 _TASK = re.compile(rb"task[:=_ ](\d+)")
+# A killed process takes this long to go, while the others already report what follows from it.
+_TEARDOWN_SECONDS = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Why a run failed.
+    """Why a process, and with it its run, failed.
 
     Attributes:
       rank: whose failure it is; -1: the launcher itself.
       text: what happened to it.
       code: the exit status.
+      at: when, in monotonic seconds.
+      follows: 0 for a failure of its own, more if it follows from another's.
       stopped: somebody stopped the run by a signal.
       start: the step at which the processes began; -1 if none has told it.
       trained: whether any rank has trained a step.
@@ -42,6 +44,8 @@ class Cause:
     rank: int
     text: str
     code: int
+    at: float = 0.0
+    follows: int = 0
     stopped: bool = False
     start: int = -1
     trained: bool = False
@@ -50,15 +54,11 @@ class Cause:
         return f"rank {self.rank} {self.text}" if self.rank >= 0 else self.text
 
 
-# A killed process takes this long to go, while the others already report what follows from it.
-_TEARDOWN_SECONDS = 1.5
-
-
 def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
     """Returns why a run failed, once every process has ended; None if all ended as announced.
 
     The earliest failure counts. Three kinds never come before it: what a process reports after the launcher asked it
-    to end, an error or abort that another process caused, and a lost connection.
+    to end, an abort that another process caused, and a lost connection.
     """
     if all(w.told.get("result") in (0, 1) for w in workers):
         # They ended by themselves; a scheduler may signal this launcher once another one has ended.
@@ -68,99 +68,75 @@ def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
     failures = [failure for worker in workers if (failure := _failure(worker))]
     if not failures:
         return None
+    start, step = (max(w.told.get(name, -1) for w in workers) for name in ("start", "step"))
     first = min(failures, key=lambda failure: (failure.follows, failure.at))
-    worker, start = first.worker, max(w.told.get("start", -1) for w in workers)
-    # A process that starts does not catch the signal yet.
-    stopped = first.signal or worker.code in [-number for number in SIGNALS]
-    step = max(w.told.get("step", -1) for w in workers)
-    aborted_by_peer = first.follows and worker.code == -signal.SIGABRT
-    code = PeerLostError().exit_code if aborted_by_peer else _code(worker)
-    return Cause(worker.rank, first.text, code, stopped, start, step > start)
+    return dataclasses.replace(first, start=start, trained=step > start)
 
 
 def stopped_by(number: int) -> Cause:
     """Returns the cause of a run that a signal to the launcher stopped."""
-    return Cause(-1, f"{signal.Signals(number).name} to the launcher: the run stopped", 128 + number, True)
+    text = f"{signal.Signals(number).name} to the launcher: the run stopped"
+    return Cause(-1, text, 128 + number, stopped=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Failure:
-    """A process's failure: when, in monotonic seconds; `follows`: 0 for its own, more if it follows from another's."""
-
-    worker: Worker
-    at: float
-    text: str
-    follows: int = 0
-    signal: bool = False
-
-
-def _failure(worker: Worker) -> _Failure | None:
+def _failure(worker: Worker) -> Cause | None:
     """Returns how a process failed; None if it did not."""
+    told, told_at, asked = worker.told, worker.told_at, worker.asked_at
+    status = 128 - worker.code if worker.code < 0 else worker.code or 1
+
+    def failed(text: str, at: float, code: int = status, **more: Any) -> Cause:
+        return Cause(worker.rank, text, code, at, **more)
+
     if worker.frozen:
-        return _Failure(worker, worker.frozen_since or worker.ended_at, worker.frozen)
-    if text := _killed(worker):
-        return _Failure(worker, worker.ended_at - _TEARDOWN_SECONDS, text)
-    if text := _signalled(worker):
-        return _Failure(worker, worker.told_at["signal"], text, signal=True)
-    if error := worker.told.get("error"):
-        at = worker.told_at["error"]
-        follows = 2 * bool(_SECOND_HAND.search(error)) or int(worker.was_asked_before(at))
-        return _Failure(worker, at, f"failed: {error}", follows)
-    if aborted := _aborted(worker):  # Often what another's error causes, so a tie goes to the error.
-        return _Failure(worker, worker.ended_at, *aborted)
-    if text := _exited(worker):
+        return failed(worker.frozen, worker.frozen_since or worker.ended_at, FROZEN)
+    # By a signal that the launcher did not send.
+    killed = worker.code < 0 and asked is None and "signal" not in told
+    if killed and worker.code != -signal.SIGABRT:
+        # A process that starts does not catch the signal yet.
+        stopped = -worker.code in SIGNALS
+        return failed(_death(worker), worker.ended_at - _TEARDOWN_SECONDS, stopped=stopped)
+    if "signal" in told and not worker.was_asked_before(told_at["signal"]):
+        left = "" if "result" in told else ", but not all processes answered"
+        text = f"received {told['signal']}: the run stopped{left}"
+        return failed(text, told_at["signal"], 128 + signal.Signals[told["signal"]], stopped=True)
+    if error := told.get("error"):
+        at = told_at["error"]
+        return failed(f"failed: {error}", at, follows=int(worker.was_asked_before(at)))
+    if killed and (peer := _lost_peer(worker)):
+        return failed(peer, worker.ended_at, PeerLostError().exit_code, follows=2)
+    if killed:  # Often what another's error causes, so a tie goes to the error.
+        return failed(_death(worker), worker.ended_at)
+    if "lost" in told:
+        return failed("lost the connection to the others", told_at["lost"], follows=3)
+    if worker.ended_early and asked is None:
+        text = f"ended with exit status {worker.code}" + ("" if worker.code else ", before the run did")
         # A message has its process's own time, an end that of the look after it.
-        return _Failure(worker, worker.ended_at - POLL_SECONDS, text)
-    if "lost" in worker.told:
-        return _Failure(worker, worker.told_at["lost"], "lost the connection to the others", 3)
+        return failed(text, worker.ended_at - POLL_SECONDS)
     return None
 
 
-def _killed(worker: Worker) -> str:
-    if worker.code == -signal.SIGABRT:
-        return ""
-    text = _ended_by_signal(worker)
-    # The kernel writes nothing to the process that it kills.
-    hint = ", by the kernel for want of memory; use a smaller batch, or more memory"
-    return text + hint if text and worker.code == -signal.SIGKILL and worker.out_of_memory() else text
-
-
-def _aborted(worker: Worker) -> tuple[str, int] | None:
-    """Returns what an abort was, with its reason, and 2 if a library aborted because another process was lost."""
-    text = _ended_by_signal(worker) if worker.code == -signal.SIGABRT else ""
-    if not text:
-        return None
+def _lost_peer(worker: Worker) -> str:
+    """Returns the words of a process that a library aborted because another one was lost; "" for other aborts."""
     words = b"\n".join(worker.last_words)
-    if _PEER.search(words):
-        tasks = {int(number) for number in _TASK.findall(words)} - {worker.rank}
-        peers = ", ".join(f"rank {number}" for number in sorted(tasks)) or "another process"
-        return f"lost {peers}, which no longer answers", 2
-    if _NO_MEMORY.search(words):
-        return f"{text}: out of memory; use a smaller --config.global_batch_size, or more memory", 0
-    if _NO_THREADS.search(words):
-        return f"{text}: no more threads; raise `ulimit -u` or the container's limit of processes", 0
-    return text, 0
-
-
-def _ended_by_signal(worker: Worker) -> str:
-    code = worker.code or 0
-    if code >= 0 or worker.asked_at is not None or "signal" in worker.told:
+    if not _PEER.search(words):
         return ""
-    return f"was killed by {_name(-code)}"
+    tasks = {int(number) for number in _TASK.findall(words)} - {worker.rank}
+    peers = ", ".join(f"rank {number}" for number in sorted(tasks)) or "another process"
+    return f"lost {peers}, which no longer answers"
 
 
-def _signalled(worker: Worker) -> str:
-    """Describes a signal that the launcher did not send; "" if there was none."""
-    if "signal" not in worker.told or worker.was_asked_before(worker.told_at["signal"]):
-        return ""
-    left = "" if "result" in worker.told else ", but not all processes answered"
-    return f"received {worker.told['signal']}: the run stopped{left}"
-
-
-def _exited(worker: Worker) -> str:
-    if not worker.ended_early or "lost" in worker.told or worker.asked_at is not None:
-        return ""
-    return f"ended with exit status {worker.code}" + ("" if worker.code else ", before the run did")
+def _death(worker: Worker) -> str:
+    """Returns the signal that killed a process, with the reason if its last words or the kernel tell it."""
+    number, words = -worker.code, b"\n".join(worker.last_words)
+    text = f"was killed by {_name(number)}"
+    # The kernel writes nothing to the process that it kills.
+    if number == signal.SIGKILL and worker.out_of_memory():
+        return f"{text}, by the kernel for want of memory; use a smaller batch, or more memory"
+    if number == signal.SIGABRT and _NO_MEMORY.search(words):
+        return f"{text}: out of memory; use a smaller --config.global_batch_size, or more memory"
+    if number == signal.SIGABRT and _NO_THREADS.search(words):
+        return f"{text}: no more threads; raise `ulimit -u` or the container's limit of processes"
+    return text
 
 
 def _name(number: int) -> str:
@@ -168,11 +144,3 @@ def _name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _code(worker: Worker) -> int:
-    if worker.frozen:
-        return FROZEN
-    if _signalled(worker):
-        return 128 + signal.Signals[worker.told["signal"]]
-    return exit_status(worker.code or 1)

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 
-from timetotrain.launch.children import kill_children
 from timetotrain.launch.watch import progress
 from timetotrain.launch.watch.failure_cause import Cause, find
 from timetotrain.launch.watch.signals import Signals
@@ -74,7 +73,7 @@ class Watch:
     def run(self) -> Cause | None:
         """Watches until all processes of the run have ended; returns why the run failed, or None."""
         while any(worker.running for worker in self.workers):
-            self._signals.wait(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
             for worker in self.workers:
                 worker.listen()
                 self._forward(worker)
@@ -84,7 +83,6 @@ class Watch:
             self._forward(worker)
         for worker in self.workers:
             worker.kill()  # What it left behind in its session.
-        kill_children()
         cause = find(self.workers, self._signals.number)
         for worker, line in self._withheld:
             if cause is None or worker.rank == cause.rank:

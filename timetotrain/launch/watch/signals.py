@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import select
 import signal
-import socket
+import time
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+POLL_SECONDS = 0.1
 
 
 def caught() -> list[signal.Signals]:
@@ -24,27 +24,22 @@ class Signals:
 
     def __init__(self) -> None:
         self.number = 0
-        self._woken, self._wakes = socket.socketpair()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        self._wakes.setblocking(False)
         self._before = {number: signal.signal(number, self._on_signal) for number in caught()}
-        signal.set_wakeup_fd(self._wakes.fileno(), warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._woken.close()
-        self._wakes.close()
 
     def _on_signal(self, number: int, _: Any) -> None:
         self.number = self.number or number
 
     def wait(self, seconds: float) -> int:
-        """Waits until a further signal comes, at most `seconds`; returns `number`."""
-        if select.select([self._woken], [], [], seconds)[0]:
-            self._woken.recv(64)
+        """Waits until a signal has come, at most `seconds`; returns `number`."""
+        end = time.monotonic() + seconds
+        while not self.number and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
         return self.number

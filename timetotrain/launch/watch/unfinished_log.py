@@ -10,7 +10,6 @@ import re
 import time
 
 from common.errors import UserError
-from timetotrain.log_writer import Format
 
 
 def close_log(path: str | os.PathLike, reason: str, at: float | None = None) -> pathlib.Path | None:
@@ -60,6 +59,8 @@ def _has(text: str, key: str) -> bool:
 
 
 def _last_line(text: str, reason: str, at: float) -> str:
+    from timetotrain.log_writer import Format  # Takes a second to import on a slow disk; few runs need it.
+
     old = text.startswith(":::MLL ")
     times = re.findall(r'"time_ms": (\d+)', text)
     if times:

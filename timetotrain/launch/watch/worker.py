@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import fcntl
 import io
+import json
 import os
 import pathlib
 import signal
@@ -13,11 +15,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from common.distributed.heartbeat import SAVES, STACKS
+from common.distributed.heartbeat import SAVES, STACKS, VARIABLE
+from common.errors import UserError
 from timetotrain.launch import procfs
-from timetotrain.launch.children import facts_of, kill_session, start
 
 CHUNK = 65536
+PIPE_BYTES = (
+    1 << 20
+)  # What a process may print between two looks without waiting; the most without privileges.
 POLL_SECONDS = 0.1  # A launcher looks at its processes this often.
 
 
@@ -28,6 +33,8 @@ class Lines:
         """`pipe`: open without a buffer."""
         self._pipe, self._rest = pipe, b""
         os.set_blocking(pipe.fileno(), False)
+        with contextlib.suppress(OSError, AttributeError):  # Not on Linux, or the user's pipes are too many.
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def read(self) -> Iterator[bytes]:
         """Yields the lines that have arrived, and, once the pipe has ended, an unfinished last line."""
@@ -57,12 +64,27 @@ class Worker:
       ended_at: when the launcher saw its end, at most `POLL_SECONDS` after it.
     """
 
-    def __init__(self, rank: int, command: Sequence[str], environment: Mapping[str, str]):
-        """Raises UserError: the command cannot start."""
-        self.rank, pipe = rank, subprocess.PIPE
-        self.process, beats = start(command, environment, stdout=pipe, stderr=pipe, bufsize=0)
-        self._beats = Lines(io.FileIO(beats))
-        self.output = [Lines(stream) for stream in (self.process.stdout, self.process.stderr)]
+    def __init__(
+        self,
+        rank: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        output: IO[str] | None = None,
+    ):
+        """`output`: takes what the process prints, instead of `self.output`. Raises UserError: it cannot start."""
+        self.rank, beats = rank, os.pipe()
+        self._beats, stream = Lines(io.FileIO(beats[0])), output or subprocess.PIPE
+        try:
+            self.process = subprocess.Popen(
+                command, env={**environment, VARIABLE: str(beats[1])}, stdin=subprocess.DEVNULL, stdout=stream,
+                stderr=stream, bufsize=0, start_new_session=True, pass_fds=beats[1:],
+            )  # fmt: skip
+        except OSError as error:
+            self._beats.close()
+            raise UserError(f"{command[0]}: {error.strerror}; is the command right?") from error
+        finally:
+            os.close(beats[1])
+        self.output = [Lines(pipe) for pipe in (self.process.stdout, self.process.stderr) if pipe]
         self._kills = _memory_kills()
         self.last_words: collections.deque[bytes] = collections.deque(maxlen=50)  # Of standard error.
         self.told: dict[str, Any] = {}
@@ -96,7 +118,7 @@ class Worker:
     def listen(self) -> None:
         """Reads the facts that the process has sent."""
         for line in self._beats.read():
-            facts, self.heard = facts_of(line), time.monotonic()
+            facts, self.heard = _facts_of(line), time.monotonic()
             for name, value in facts.items():
                 if name in ("error", "signal"):  # Keep the first one: it is the cause.
                     self.told.setdefault(name, value)
@@ -135,7 +157,7 @@ class Worker:
         """Kills the process and everything it started."""
         if self.running:
             self.asked_at = self.asked_at or time.monotonic()
-        kill_session(self.process.pid)
+        procfs.kill_session(self.process.pid)
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has killed a process of this control group for want of memory since this one started."""
@@ -144,6 +166,14 @@ class Worker:
     def close(self) -> None:
         for pipe in (self._beats, *self.output):
             pipe.close()
+
+
+def _facts_of(line: bytes) -> dict[str, Any]:
+    """Returns the facts in a line of a process's pipe; {} if another program wrote it."""
+    with contextlib.suppress(ValueError):
+        facts = json.loads(line)
+        return facts if isinstance(facts, dict) else {}
+    return {}
 
 
 def _memory_kills() -> int:

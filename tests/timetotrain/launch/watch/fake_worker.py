@@ -4,7 +4,6 @@ python -m tests.timetotrain.launch.watch.fake_worker '{"1": "kill"}' kills rank 
 continue.
 """
 
-import contextlib
 import json
 import os
 import pathlib
@@ -41,16 +40,15 @@ def fail(how: str) -> None:
     elif how.startswith("hang in "):  # Alive, with a heartbeat.
         heartbeat.at_step(6, part=how.removeprefix("hang in "))
         time.sleep(1000)
-    elif how in ("ends a block", "evaluates", "exchange"):  # A hang between two steps.
-        heartbeat.phase("ends a block" if how == "exchange" else how)
-        with heartbeat.waits_for_others() if how == "exchange" else contextlib.nullcontext():
-            time.sleep(1000)
     elif how.startswith("abort: "):
         print(how, file=sys.stderr, flush=True)
         fail("abort")
     elif how.startswith("error: "):
         heartbeat.tell(error=how.removeprefix("error: "))
         sys.exit(2)
+    elif how == "lost":  # As the guard ends a process whose peer erred.
+        heartbeat.tell(lost="rank 1 computed wrong")
+        sys.exit(75)
     elif how == "leave a file, and be killed":
         pathlib.Path(tempfile.gettempdir(), "left").touch()
         fail("kill")
