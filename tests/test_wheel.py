@@ -253,7 +253,6 @@ COMMANDS = {
     "systems list": "tpu-v3-2048",
     "forecast resnet --system=tpu-v3-2048": "tpu-v3-2048",
     "forecast bert --rent --most=8": "H100-SXM5",
-    "completion bash": "_timetotrain",
 }
 
 

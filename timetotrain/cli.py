@@ -21,7 +21,7 @@ from timetotrain.verbs import VERBS, Verb
 PROG = "timetotrain"
 # Verbs that read the user's own configuration, which may name modules in the current folder. The other verbs read
 # files from strangers and must not import modules from there: an unpacked archive may contain one.
-_FINDS_OWN = ("run", "search", "study", "launch", "forecast", "completion")
+_FINDS_OWN = ("run", "search", "study", "launch", "forecast")
 # Verbs of earlier versions, and what does their work now.
 _GONE = {"rent": "forecast BENCHMARK --rent", "why": "compare LOG LOG"}
 ALLOW_PLUGINS = "--allow_plugins"
@@ -70,11 +70,12 @@ def call(name: str, words: Sequence[str]) -> int:
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    """Returns the parser of the verb `name`. Raises UserError: the verb is not part of this installation."""
+    """Returns the parser of the verb `name`, which has no `main`.
+
+    Raises UserError: the verb is not part of this installation.
+    """
     verb = VERBS[name]
     module = load(name, verb)
-    if verb.words is not None:
-        return module.parser(*verb.words)
     made = Parser(prog=f"{PROG} {name}", description=verb.about[0].upper() + verb.about[1:] + ".")
     _member(module, f"add_{name}_arguments", "add_arguments")(made)
     return made

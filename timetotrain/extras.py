@@ -10,7 +10,7 @@ from types import TracebackType
 
 # Extra -> import names of its packages; "" lists the packages of every installation.
 EXTRAS = {
-    "": ("jinja2", "mlperf_logging", "shtab", "yaml"),
+    "": ("jinja2", "mlperf_logging", "yaml"),
     "train": (
         *("PIL", "absl", "av", "google", "h5py", "jax", "jaxlib", "matplotlib", "ml_collections", "numpy"),
         *("optuna", "py3langid", "pycocotools", "tensorflow", "tf_keras", "tqdm"),

@@ -1,4 +1,4 @@
-"""Builds a command's flags from a frozen dataclass: parser, help and completion. TensorFlow-free.
+"""Builds a command's flags from a frozen dataclass: parser and help. TensorFlow-free.
 
 Each field is a flag: the field gives name, type and default; `Attributes:` in the class's docstring gives the meaning.
 `flag` adds choices, bounds, and whether the value is a path.
@@ -56,26 +56,19 @@ def parse(table: type[F], argv: Sequence[str], program: str) -> tuple[F, list[tu
     return table(**vars(known)), overrides
 
 
-def add(
-    parser: argparse.ArgumentParser, table: type, choices: Mapping[str, Sequence[str]] | None = None
-) -> dict[str, argparse.Action]:
-    """Adds the flags of a table to a parser; returns {name: the parser's action for it}.
-
-    `choices` has values to complete, for flags whose values depend on more than the table.
-    """
+def add(parser: argparse.ArgumentParser, table: type) -> None:
+    """Adds the flags of a table to a parser."""
     meanings, kinds = fields.meanings(table), field_types(table)
-    added = {}
     for field in dataclasses.fields(table):
         switch = {"nargs": "?", "const": True} if is_switch(kinds[field.name]) else {}
-        added[field.name] = parser.add_argument(
+        parser.add_argument(
             f"--{field.name}",
             default=field.default,
             type=_reader(field, kinds[field.name]),
-            choices=(choices or {}).get(field.name) or field.metadata.get("choices") or None,
+            choices=field.metadata.get("choices") or None,
             help=meanings[field.name].replace("%", "%%"),  # argparse would read % as a format.
             **switch,
         )
-    return added
 
 
 def paths(table: type) -> dict[str, str]:

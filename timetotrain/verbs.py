@@ -4,8 +4,7 @@ A verb's module provides one of two interfaces:
 
 - `add_arguments(parser)` and `run(options) -> int`, which returns the exit status (`add_VERB_arguments` and `run_VERB`
   in a module of two verbs), or
-- a separate command line: `main(argv) -> int` gets the words after the verb, and `parser(*words)` returns the verb's
-  parser, for completion.
+- a separate command line: `main(argv) -> int` gets the words after the verb.
 
 A verb's module is imported only when the verb is called.
 """
@@ -50,5 +49,4 @@ VERBS = {
     "systems": Verb("list, show, detect and validate machines", "timetotrain.machines.command", ()),
     "plan": Verb("what a round admits, what its runs take and cost", "timetotrain.forecast.plan"),
     "forecast": Verb("how long a run takes on a machine, and which to rent", "timetotrain.forecast.forecast"),
-    "completion": Verb("print the completion of a shell", "timetotrain.completion"),
 }

@@ -8,7 +8,6 @@ import pathlib
 import tempfile
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -104,9 +103,7 @@ def find(path: str | os.PathLike) -> pathlib.Path:
     return paths[-1]
 
 
-def load(
-    path: str | os.PathLike, benchmark: str = "", fold_batch_norm: bool = False, trust: Trust = STRANGER
-) -> Trained:
+def load(path: str | os.PathLike, benchmark: str = "", trust: Trust = STRANGER) -> Trained:
     """Rebuilds the network of a checkpoint, which may be untrusted.
 
     It ignores the optimizer and the schedule.
@@ -114,7 +111,6 @@ def load(
     Args:
       path: a checkpoint file, or a folder (`find`).
       benchmark: for a checkpoint from a version that did not store it; "" takes the configuration's.
-      fold_batch_norm: whether to fold batch norm into the preceding convolutions (`fold`).
       trust: what the checkpoint may do.
 
     Raises UserError: the checkpoint is missing, damaged, of an unknown benchmark, or needs something that `trust` does
@@ -130,8 +126,6 @@ def load(
             network = Network(task, replicas, precision(config.precision))
         checkpoint.restore_weights_of(network, file)
         batch_norm.merge_moments(network.model, replicas)
-        if fold_batch_norm:
-            fold(network.model)
         labels = tuple(file.meta["labels"])
         serving = benchmarks.module(benchmark, "serving").serving(task, network.model, labels)
     if not trust.large:
@@ -209,38 +203,3 @@ def codec(benchmark: str, config: RunConfig, assets: dict[str, bytes], where: st
             pathlib.Path(folder, name).write_bytes(content)
         with one_line(f"{where}: its vocabulary cannot be used", _FIX):
             return benchmarks.module(benchmark, "serving").codec(config, folder)
-
-
-def fold(model: tf_keras.Model) -> int:
-    """Folds batch norm into the convolution before it: y = conv(x, k s) + (beta - mean s), s = gamma / sqrt(var + eps).
-
-    A batch norm stays if its input is not a convolution that only it uses.
-
-    Returns:
-      The number of folded batch norms.
-    """
-    count = 0
-    for norm in batch_norm.span_layers(model):
-        before = _convolution_before(norm)
-        if before is None:
-            continue
-        gamma, beta = norm.scale_offset()
-        scale = gamma / np.sqrt(norm.merged_variance.numpy().astype(np.float64) + norm.epsilon)
-        offset = beta - norm.merged_mean.numpy() * scale
-        before.kernel.assign(before.kernel.numpy() * scale)
-        bias = getattr(before, "bias", None)
-        norm.fold(offset if bias is None else offset + bias.numpy() * scale)
-        if bias is not None:
-            bias.assign(np.zeros(bias.shape))
-        count += 1
-    return count
-
-
-def _convolution_before(norm: batch_norm.SpanBatchNorm) -> Any:
-    nodes = norm.inbound_nodes
-    layer = nodes[0].inbound_layers if len(nodes) == 1 else None
-    alone = layer is not None and not isinstance(layer, list) and len(layer.outbound_nodes) == 1
-    kernel = getattr(layer, "kernel", None) if alone else None
-    # The scale cannot pass through an activation.
-    linear = alone and vars(layer).get("activation") in (None, tf_keras.activations.linear)
-    return layer if kernel is not None and linear and len(layer.inbound_nodes) == 1 else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -42,7 +41,6 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     Attributes:
       kinds: kinds of this layer's variables, for `common.layers.variable_kinds`.
       relu: whether the layer also applies the ReLU that follows it.
-      folded: only `beta` is left, because an export's convolution has taken the scale.
       in_convolution: on a GPU, the convolution before this layer, which was created frozen, computes the layer too.
       joins_replicas: whether training exchanges moments with other replicas; known once the layer is built.
       moving_mean, moving_variance: [G, C], one per replica; G is the number of virtual groups in a replica.
@@ -92,7 +90,7 @@ class SpanBatchNorm(tf_keras.layers.Layer):
         self.gamma_initializer = gamma_initializer
         self.spatial = spatial or Spatial(replicas)
         self.tile_rows, self.grid_columns = tile_rows, grid_columns
-        self.relu, self.folded, self.in_convolution = relu, False, False
+        self.relu, self.in_convolution = relu, False
 
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables; a nonzero span needs b in `input_shape`, [b, ..., C].
@@ -126,8 +124,6 @@ class SpanBatchNorm(tf_keras.layers.Layer):
 
         Raises UserError: the span does not fit this batch.
         """
-        if self.folded:
-            return self._activated(x + tf.cast(self.beta, x.dtype))
         if self.in_convolution and for_gpu(self.replicas):
             return self._activated(x)
         if not training:
@@ -157,18 +153,9 @@ class SpanBatchNorm(tf_keras.layers.Layer):
     def _activated(self, y: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(y) if self.relu else y
 
-    def scale_offset(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns gamma and beta, float64 [C] each; ones and zeros if the layer has none."""
-        return tuple(np.asarray(x, np.float64) for x in self._scale_offset(self.merged_mean.shape[0]))
-
     def frozen_scale_offset(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the factor and the offset, [C] each, by which the evaluation form normalizes."""
         return self._factor_offset(*self._constants(self.merged_mean.shape[0]))
-
-    def fold(self, offset: np.ndarray) -> None:
-        """Reduces the layer to the addition of `offset` [C], for an export whose convolution has taken the scale."""
-        self.beta = tf.Variable(offset.astype(self.precision.variable.as_numpy_dtype), name="beta")
-        self.gamma, self.folded, self.in_convolution = None, True, False
 
     def _grouping(self, batch: int | None) -> tuple[int, Groups | None]:
         """Returns (virtual groups in a replica, groups of replicas or None) for `batch` images on a replica."""

@@ -6,7 +6,7 @@ gradients, which all replicas add, so the bits of every replica may change. The 
 from all others, or, of two, the one whose weight is far farther from the repeated one, where the two differ most.
 
 It does not see an error that all replicas receive alike: in a gradient before the sum, in a batch, or in a slot that
-only one replica holds (`shard_weight_update`). lab/bench/guard.py measures what it sees.
+only one replica holds (`shard_weight_update`).
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,7 @@ from common.train.loop import Loop
 from common.train.programs import Programs
 from common.train.timing import now
 
-# Steps between two comparisons, each of which copies the weights and slots to the host. This project's choice;
-# lab/bench/guard.py measures the cost.
+# Steps between two comparisons, each of which copies the weights and slots to the host. This project's choice.
 STEPS = 1000
 _TOLD_STEPS = 20  # Steps of a replay between two signs of progress.
 FAULTY = 70  # EX_SOFTWARE in sysexits.h: an internal error was detected.

@@ -61,7 +61,6 @@ def variables(model: tf.Module) -> dict[str, tf.Variable]:
     """
     called, layers = names.of_variables(model), batch_norm.span_layers(model)
     own = {id(getattr(layer, name)) for layer in layers for name in _MOMENTS}
-    own |= {id(v) for layer in layers if layer.folded for v in (layer.merged_mean, layer.merged_variance)}
     own |= {id(getattr(m, n)) for m in model.submodules if hasattr(m, "carried") for n in m.carried}
     candidates = [v for v in model.variables if v.dtype.is_floating and id(v) not in own]
     return {called[id(v)].replace("/merged_", "/moving_"): v for v in candidates}

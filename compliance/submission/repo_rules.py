@@ -11,7 +11,7 @@ FIRST_ROUND = (2, 0)
 # repo_checker.py, _check_file_sizes.
 _MAX_BYTES = 50 << 20
 _OWN = frozenset({".git"})  # the repository itself, in a checkout
-# Files that git, its hosts and pre-commit read at the top of a checkout (docs/check-in-ci.md); not submitted.
+# Files that git, its hosts and pre-commit read at the top of a checkout; not submitted.
 _OF_CHECKOUT = frozenset(
     (".github", ".gitlab-ci.yml", ".gitignore", ".gitattributes", ".gitmodules", ".pre-commit-config.yaml")
 )

@@ -102,10 +102,10 @@ def test_another_module_s_absence_stays_an_error():
 
 
 def test_the_command_ends_with_the_line():
-    code = "import sys; sys.modules['shtab'] = None; from timetotrain import cli; sys.exit(cli.main({}))"
-    code = code.format(["completion", "zsh"])
+    code = "import sys; sys.modules['jinja2'] = None; from timetotrain import cli; sys.exit(cli.main({}))"
+    code = code.format(["report", "/nowhere"])
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         2,
-        "error: shtab is not installed; run `make setup`, and use .venv/bin/python\n",
+        "error: jinja2 is not installed; run `make setup`, and use .venv/bin/python\n",
     )

@@ -26,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--format", choices=FORMATS, default="savedmodel", help="savedmodel takes files and names its results"
     )
-    add("--fold_batch_norm", action="store_true", help="fold batch norm into the convolutions before it")
     add("--benchmark", default="", help="the benchmark, for a checkpoint that does not store it")
     add_trust(parser)
 
@@ -41,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from common.export import formats, trained
 
     trust = trained.Trust(options.allow_plugins, options.allow_large)
-    network = trained.load(options.checkpoint, options.benchmark, options.fold_batch_norm, trust)
+    network = trained.load(options.checkpoint, options.benchmark, trust)
     files = formats.write(network, options.out, options.format)
     size = sum(path.stat().st_size for path in files)
     names = f"{len(network.labels)} names of classes" if network.labels else "no names of classes"

@@ -81,8 +81,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "llama-nodes": lambda: markdown_table(*gpu.llama_nodes()),
     "faults": lambda: markdown_table(*tables.faults()),
     "goodput": lambda: markdown_table(*tables.goodput()),
-    "guard": lambda: markdown_table(*tables.guard()),
-    "overheads": lambda: markdown_table(*tables.overheads()),
     "soak": lambda: markdown_table(*tables.soak()),
     "long-runs": lambda: markdown_table(*tables.long_runs()),
 }

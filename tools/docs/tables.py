@@ -156,29 +156,6 @@ def goodput() -> Table:
     )
 
 
-def guard() -> Table:
-    """Table of flipped bits, by where: how many the comparison of replicas sees, and names the replica of."""
-    trials = load("guard.json")["trials"]
-    kinds = dict.fromkeys(trial["kind"] for trial in trials)
-    rows = [
-        {"kind": kind, "trials": len(own), **{name: sum(t[name] for t in own) for name in ("seen", "named")}}
-        for kind in kinds
-        if (own := [trial for trial in trials if trial["kind"] == kind])
-    ]
-    return table_of(rows, flipped_in="{kind}", trials="{trials}", seen="{seen}", replica_named="{named}")
-
-
-def overheads() -> Table:
-    """Table of what guards a run: its processor time, and that as a part of 1,000 steps'."""
-    costs = load("guard.json")["costs"]
-    steps = costs.pop("steps")
-    rows = []
-    for name, seconds in costs.items():
-        own = seconds * (steps if name == "watchdog" else 1)  # The heartbeats' is of a second.
-        rows.append({"name": name, "own": own, "part": own / steps})
-    return table_of(rows, added="{name}", ms="{own:1e3|.1f}", of_the_steps="{part:1e2|.2f} %")
-
-
 def soak() -> Table:
     """Table of long runs of several processes: what the worst of them holds early and at the end."""
     rows = [

@@ -99,14 +99,14 @@ def test_only_detections_of_equal_score_may_change_places():
         compare(actual, expected)
 
 
-def export_and_compare(benchmark, tmp_path, count, **options):
+def export_and_compare(benchmark, tmp_path, count):
     saved = networks.Saved(benchmark, tmp_path / "checkpoints")
     kind = saved.serving.kind
     if kind == "video":  # A call answers one video.
         calls = [networks.inputs(kind, 3 + seed % 17, saved.config, seed) for seed in range(count)]
     else:
         calls = [networks.inputs(kind, count, saved.config)]
-    formats.write(trained.load(saved.path, **options), tmp_path / "export", "savedmodel")
+    formats.write(trained.load(saved.path), tmp_path / "export", "savedmodel")
     actual = plainly(tmp_path / "export", calls, tmp_path)
     answers = saved.answers(calls)
     compare(actual, answers)
@@ -129,14 +129,6 @@ def test_a_hundred_inputs_of_each_kind(benchmark, tmp_path):
         assert (actual["classes"] > 0).any() and actual["boxes"].max() > 1
     if benchmark == "resnet":
         assert "cat" in actual["top_names"]
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("benchmark", ["resnet", "ssd", "maskrcnn", "tsm_kinetics"])
-def test_folded_batch_norm_answers_the_same(benchmark, tmp_path):
-    made, _ = export_and_compare(benchmark, tmp_path, 100, fold_batch_norm=True)
-    folded = trained.load(made.path, fold_batch_norm=True)
-    assert not [name for name in folded.weights() if "moving" in name]
 
 
 @pytest.fixture(scope="module")

@@ -230,9 +230,6 @@ def test_the_layers_relu_belongs_to_every_form(setting):
     for training in (False, True):
         want = np.maximum(alone(x, training=training), 0)
         np.testing.assert_array_equal(joined(x, training=training), want)
-    for layer in (alone, joined):
-        layer.fold(np.array([-1.0, 0.0, 1.0]))
-    np.testing.assert_array_equal(joined(x), np.maximum(alone(x), 0))
 
 
 def test_moving_average_after_many_steps_and_evaluation():
