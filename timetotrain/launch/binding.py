@@ -1,6 +1,6 @@
 """Binds each process of a host to the cores of the memory (NUMA) node nearest its GPU. TensorFlow-free.
 
-nvidia-smi gives a GPU's PCI address, and /sys gives the NUMA node of that address. Linux allocates memory on the node
+nvidia-smi gives a GPU's PCI address, and /sys gives the cores of that address's NUMA node. Linux allocates memory on the node
 of the core that first writes to it. NVIDIA's submissions bind the same cores (mlcommons/training_results_v0.7
 NVIDIA/benchmarks/*/implementations/*/bind.sh).
 """
@@ -33,29 +33,32 @@ def cores(processes: int, root: pathlib.Path = _SYS) -> list[set[int]]:
     """Returns the cores of each process of this host; an empty set for a process that stays unbound.
 
     Process i uses GPU i among those in CUDA_VISIBLE_DEVICES. A host's only process may use all GPUs; it is bound if
-    they share one node. Nothing is bound if the host has one memory node, if a GPU's node is unknown, or if this
-    process may use none of the node's cores. `root` is the folder of the kernel's files.
+    they share one node. Nothing is bound if the host has one memory node, or if this process may use none of the node's
+    cores. `root` is the folder of the kernel's files.
     """
-    nodes = sorted((root / "devices/system/node").glob("node[0-9]*"))
-    if len(nodes) < 2:
+    if len(list((root / "devices/system/node").glob("node[0-9]*"))) < 2:
         return [set()] * processes
-    gpus = gpu_nodes(root)
+    near = gpu_cores(root)
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if re.fullmatch(r"\d+(,\d+)*", shown):
-        gpus = [gpus[int(number)] for number in shown.split(",") if int(number) < len(gpus)]
+        near = [near[int(number)] for number in shown.split(",") if int(number) < len(near)]
     elif shown:  # CUDA_VISIBLE_DEVICES holds names of GPUs, or parts of them.
-        gpus = []
-    if processes == 1 and len(set(gpus)) > 1:
+        near = []
+    if processes == 1 and any(each != near[0] for each in near):
         return [set()]
-    return [_usable(gpus[i], root) if i < len(gpus) else set() for i in range(processes)]
+    return [near[i] if i < len(near) else set() for i in range(processes)]
 
 
-def gpu_nodes(root: pathlib.Path = _SYS) -> list[int]:
-    """Returns each GPU's memory node, in PCI bus order; -1 if the kernel does not know it."""
+def gpu_cores(root: pathlib.Path = _SYS) -> list[set[int]]:
+    """Returns those of the cores nearest each GPU that this process may use, in PCI bus order."""
     # nvidia-smi writes the PCI domain with eight digits, /sys with four: 00000000:06:00.0 is 0000:06:00.0.
-    form = re.compile(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
-    addresses = [form.fullmatch(address.lower()) for (address,) in nvidia_smi("pci.bus_id", seconds=60)]
-    return [_number(root / "bus/pci/devices" / match[1] / "numa_node") for match in addresses if match]
+    form, found = re.compile(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)"), []
+    for (address,) in nvidia_smi("pci.bus_id", seconds=60):
+        if match := form.fullmatch(address.lower()):
+            path = root / "bus/pci/devices" / match[1] / "local_cpulist"
+            text = path.read_text() if path.exists() else ""
+            found.append(parse_list(text) & os.sched_getaffinity(0))
+    return found
 
 
 def parse_list(text: str) -> set[int]:
@@ -64,19 +67,3 @@ def parse_list(text: str) -> set[int]:
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
         numbers |= set(range(int(first), int(last or first) + 1))
     return numbers
-
-
-def _usable(node: int, root: pathlib.Path) -> set[int]:
-    """Returns those of a node's cores that this process may use."""
-    try:
-        text = (root / f"devices/system/node/node{node}/cpulist").read_text()
-    except OSError:
-        return set()
-    return parse_list(text) & os.sched_getaffinity(0)
-
-
-def _number(path: pathlib.Path) -> int:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return -1

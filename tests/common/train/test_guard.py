@@ -70,8 +70,7 @@ def test_a_run_with_the_guard_equals_one_without(replicas):
     assert runs[0][1] == runs[1][1]
 
 
-@pytest.mark.parametrize("replicas", ["mirrored", "pjrt"])
-@pytest.mark.parametrize("where", ["weight", "slot"])
+@pytest.mark.parametrize("replicas, where", [("mirrored", "slot"), ("pjrt", "weight")])
 def test_the_replica_and_the_variable_of_a_flipped_bit_are_named(replicas, where):
     optimizer = Lars(base_learning_rate=0.5)
     loop = make(replicas, optimizer=optimizer)

@@ -17,14 +17,12 @@ GPUS = {"0000:86:00.0": 1, "0000:87:00.0": 1, "0000:06:00.0": 0}
 def host(tmp_path, monkeypatch):
     """The kernel's files of the host above, and an nvidia-smi that lists its GPUs."""
     root = tmp_path / "sys"
-    for node, cores in NODES.items():
-        folder = root / f"devices/system/node/node{node}"
-        folder.mkdir(parents=True)
-        (folder / "cpulist").write_text(f"{cores}\n")
+    for node in NODES:
+        (root / f"devices/system/node/node{node}").mkdir(parents=True)
     for address, node in GPUS.items():
         folder = root / "bus/pci/devices" / address
         folder.mkdir(parents=True)
-        (folder / "numa_node").write_text(f"{node}\n")
+        (folder / "local_cpulist").write_text(f"{NODES[node]}\n")
     listed = "".join(f"0000{address.upper()}\\n" for address in GPUS)
     tool(tmp_path, "nvidia-smi", f"printf '{listed}'")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -75,8 +73,6 @@ def test_nothing_is_bound_where_nothing_is_known(host, tmp_path, monkeypatch):
 
 
 def test_one_memory_node_needs_no_binding(host):
-    for path in (host / "devices/system/node/node1").iterdir():
-        path.unlink()
     (host / "devices/system/node/node1").rmdir()
     assert binding.cores(2, host) == [set(), set()]
 

@@ -35,13 +35,14 @@ def test_run_and_time_shows_its_command_and_runs_nothing(how, tmp_path):
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("benchmark", NAMES)
-def test_run_and_time_starts_its_own_benchmark(benchmark):
-    result = script(benchmark, "--print_command", PYTHON="python3")
+def test_run_and_time_starts_its_own_benchmark():
+    result = script("ptb", "--print_command", PYTHON="python3")
     assert not result.stderr
-    assert result.stdout.startswith(
-        f"python3 -m {benchmark} --system=cpu-tiny --data_dir=.cache/{benchmark}-tiny "
-    )
+    assert result.stdout.startswith("python3 -m ptb --system=cpu-tiny --data_dir=.cache/ptb-tiny ")
+    for name in NAMES:
+        path = ROOT / name / "run_and_time.sh"
+        assert path.read_text() == (ROOT / "ptb/run_and_time.sh").read_text().replace("ptb", name)
+        assert os.access(path, os.X_OK)
 
 
 def fake(path, code):
@@ -67,8 +68,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("runs", [1, 3])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number, runs", [(signal.SIGTERM, 3), (signal.SIGINT, 1)])
 def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, runs, tmp_path):
     process = subprocess.Popen(
         [ROOT / "resnet" / "run_and_time.sh"],
@@ -85,8 +85,7 @@ def test_run_and_time_passes_a_signal_on_and_ends_after_the_run(number, runs, tm
     assert process.returncode == 143
 
 
-@pytest.mark.parametrize("runs", [1, 3])
-@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize("code, runs", [(0, 3), (7, 1)])
 def test_a_run_that_ends_at_once_on_a_signal_to_all_keeps_its_status(code, runs, tmp_path):
     environment = {**fake(tmp_path / "python", HANDLES.format(code)), "NEXP": str(runs)}
     process = subprocess.Popen(
