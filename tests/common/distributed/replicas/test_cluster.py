@@ -126,7 +126,7 @@ def test_a_server_that_listens_everywhere_is_refused(monkeypatch, family, wildca
 
 
 def test_a_public_address_needs_a_word(monkeypatch):
-    monkeypatch.setattr(listening, "_route", lambda host: "8.8.8.8")
+    monkeypatch.setattr(listening, "route", lambda host: "8.8.8.8")
     with pytest.raises(UserError, match="^a: its address 8.8.8.8 is public.*--allow_public"):
         listening.own_address(["a", "b"], 0)
     monkeypatch.setenv(listening.ALLOWED, "1")
@@ -136,7 +136,7 @@ def test_a_public_address_needs_a_word(monkeypatch):
 @pytest.mark.parametrize("comes", [False, True])
 def test_a_name_without_an_address_is_waited_for_and_never_means_the_loopback(monkeypatch, comes):
     answers = iter(["", "", "10.0.0.7"] if comes else [])
-    monkeypatch.setattr(listening, "_route", lambda host: next(answers, ""))
+    monkeypatch.setattr(listening, "route", lambda host: next(answers, ""))
     monkeypatch.setattr(listening, "NAME_SECONDS", 20.0 if comes else 0.0)
     monkeypatch.setattr(listening.time, "sleep", lambda seconds: None)
     if comes:
@@ -150,7 +150,7 @@ def test_a_name_without_an_address_is_waited_for_and_never_means_the_loopback(mo
 def test_a_host_whose_own_name_is_loopback_reaches_itself_by_its_address(monkeypatch):
     """Debian's installer writes `127.0.1.1 NAME` into /etc/hosts."""
     monkeypatch.setattr(listening, "_is_loopback", lambda host: host == "a")
-    monkeypatch.setattr(listening, "_route", lambda host: "10.0.0.7")
+    monkeypatch.setattr(listening, "route", lambda host: "10.0.0.7")
     assert listening.names_from_here(["a", "b", "a"], 0) == ["10.0.0.7", "b", "10.0.0.7"]
     assert listening.names_from_here(["a", "b"], 1) == ["a", "b"]
     assert listening.names_from_here(["a", "a"], 0) == ["a", "a"]
