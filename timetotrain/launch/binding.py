@@ -1,8 +1,8 @@
 """Binds each process of a host to the cores of the memory (NUMA) node nearest its GPU. TensorFlow-free.
 
-nvidia-smi gives a GPU's PCI address, and /sys gives the cores of that address's NUMA node. Linux allocates memory on the node
-of the core that first writes to it. NVIDIA's submissions bind the same cores (mlcommons/training_results_v0.7
-NVIDIA/benchmarks/*/implementations/*/bind.sh).
+nvidia-smi gives a GPU's PCI address, and /sys gives the cores of that address's NUMA node. Linux allocates memory on
+the node of the core that first writes to it. NVIDIA's submissions bind the same cores
+(mlcommons/training_results_v0.7 NVIDIA/benchmarks/*/implementations/*/bind.sh).
 """
 
 from __future__ import annotations
