@@ -10,7 +10,7 @@ import sys
 import pytest
 from hypothesis import settings
 
-from tools import journal
+from tools import deadline, journal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 LOGICAL_CPUS = 8
@@ -43,7 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the journal where one is asked for."""
+    """Keeps the journal where one is asked for, and the end of a run that has one."""
+    if deadline.END in os.environ:
+        config.pluginmanager.register(deadline.Deadline())
     path = config.getoption("--journal")
     if path:
         config.pluginmanager.register(

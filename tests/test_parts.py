@@ -9,7 +9,7 @@ import pytest
 
 from tests.benchmarks import wait_for
 from timetotrain.launch import procfs
-from tools import journal, run_tests, slice_tests, slow_tests
+from tools import deadline, journal, run_tests, slice_tests, slow_tests
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -74,10 +74,13 @@ def project(tmp_path, monkeypatch):
     conftest = """
 import os, pathlib, sys
 sys.path.insert(0, {root!r})
+from tools.deadline import END, Deadline
 from tools.journal import SOURCES, Journal
 def pytest_addoption(parser):
     parser.addoption("--journal")
 def pytest_configure(config):
+    if END in os.environ:
+        config.pluginmanager.register(Deadline())
     if config.getoption("--journal"):
         config.pluginmanager.register(Journal(pathlib.Path(config.getoption("--journal")), os.environ[SOURCES]))
 """
@@ -104,6 +107,27 @@ def test_by_file_each_file_has_a_process_and_the_journal_says_what_is_left(proje
     with pytest.raises(SystemExit) as ended:
         run_tests.main(command)
     assert ended.value.code == 0 and "2 tests have passed before" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("minutes", [0, 10])
+def test_what_the_minutes_do_not_reach_is_named(project, monkeypatch, capfd, minutes, processes):
+    monkeypatch.setattr(run_tests, "number_of", lambda _: 1)
+    monkeypatch.setenv(deadline.END, "")  # So that what `main` sets ends with the test.
+    assert run_tests.main([f"-n{processes}", f"--minutes={minutes}", "tests/test_first.py"]) == 0
+    said = capfd.readouterr().out
+    assert ("not run for want of time: 1 tests of tests/test_first.py" in said) == (minutes == 0)
+    assert ("1 passed" in said) == (minutes == 10)
+
+
+def test_with_minutes_another_part_comes_first(monkeypatch):
+    ran = []
+    monkeypatch.setattr(run_tests, "number_of", lambda _: 12)
+    monkeypatch.setattr(run_tests.Runner, "run_all", lambda _, commands, slots: ran.extend(commands) or [0])
+    monkeypatch.setenv(deadline.END, "")
+    assert run_tests.main(["--minutes=5"]) == 0
+    parts = run_tests.parts()
+    assert [command[3:] for command in ran] == parts[2:] + parts[:2]
 
 
 @pytest.mark.parametrize("processes", [0, 2])
@@ -277,5 +301,5 @@ def test_a_shallow_clone_has_a_slice_too(tmp_path):
     for _ in range(2):
         git("-C", "whole", "commit", "-q", "--allow-empty", "-m", "a commit")
     git("clone", "-q", "--depth=1", (tmp_path / "whole").as_uri(), "shallow")
-    assert slice_tests.number_of(tmp_path / "whole") == 2
-    assert slice_tests.number_of(tmp_path / "shallow") > 10**9
+    assert run_tests.number_of(tmp_path / "whole") == 2
+    assert run_tests.number_of(tmp_path / "shallow") > 10**9

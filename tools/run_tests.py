@@ -7,6 +7,7 @@ Arguments that name tests run only these tests, in one part.
     --slots=N       N parts at a time, at least 1; a part's output is printed when it ends
     --reports=DIR   writes a JUnit report of each part into DIR
     --journal=FILE  pytest's flag of tests/conftest.py: skips tests that have passed, until the sources change
+    --minutes=M     begins no test after M minutes, names those left out; the number of commits chooses the first part
 """
 
 import argparse
@@ -24,7 +25,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-from tools import journal
+from tools import deadline, journal
 
 ROOT = Path(__file__).resolve().parents[1]
 # Folders that share a part; the last part has everything that none of them names.
@@ -45,6 +46,18 @@ def parts() -> list[list[str]]:
     """The pytest arguments that select each part; together they select every test once."""
     chosen = [name for part in PARTS for name in part]
     return [*(list(part) for part in PARTS), ["tests", *(f"--ignore={name}" for name in chosen)]]
+
+
+def number_of(root: Path) -> int:
+    """Returns the number of a checkout's commits, or a number from its commit's hash in a shallow clone."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    shallow = git("rev-parse", "--is-shallow-repository") == "true"
+    return int(git("rev-parse", "HEAD"), 16) if shallow else int(git("rev-list", "--count", "HEAD"))
 
 
 def names_tests(argument: str) -> bool:
@@ -170,6 +183,7 @@ def main(argv: Sequence[str]) -> int:
     ours.add_argument("--by_file", action="store_true")
     ours.add_argument("--slots", type=int, default=1)
     ours.add_argument("--reports")
+    ours.add_argument("--minutes", type=float)
     flags, arguments = ours.parse_known_args(argv)
     if flags.slots < 1:
         ours.error(f"--slots={flags.slots}: must be at least 1")
@@ -181,6 +195,10 @@ def main(argv: Sequence[str]) -> int:
         arguments = [argument for argument in arguments if not names_tests(argument)]
     else:
         selected = [[]] if any(map(names_tests, arguments)) else parts()
+    if flags.minutes is not None:
+        os.environ[deadline.END] = str(time.time() + 60 * flags.minutes)
+        first = number_of(ROOT) % len(selected)
+        selected = selected[first:] + selected[:first]
     commands = []
     for number, part in enumerate(selected, 1):
         report = [f"--junitxml={flags.reports}/{number}.xml"] if flags.reports else []

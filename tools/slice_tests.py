@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 
-from tools.run_tests import EACH_TEST, NO_TESTS, Runner, say
+from tools.run_tests import EACH_TEST, NO_TESTS, Runner, number_of, say
 
 ROOT = Path(__file__).resolve().parents[1]
 SLICES, MINUTES, SLOTS = 12, 20.0, 2
@@ -26,18 +26,6 @@ EACH_ALONE = (
 )
 # It installs environments of its own (make e2e-jax).
 LEFT_OUT = "tests/common/distributed/test_jax_releases.py"
-
-
-def number_of(root: Path) -> int:
-    """Returns the number of a checkout's commits, or a number from its commit's hash in a shallow clone."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    shallow = git("rev-parse", "--is-shallow-repository") == "true"
-    return int(git("rev-parse", "HEAD"), 16) if shallow else int(git("rev-list", "--count", "HEAD"))
 
 
 def units(tests: Sequence[str]) -> list[list[str]]:
