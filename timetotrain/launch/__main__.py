@@ -100,8 +100,7 @@ def job(arguments: argparse.Namespace) -> Job:
         raise UserError("--max_restarts: each start writes a log of its own; leave --run out of the command")
     environment = settings.environment(arguments.settings)
     if arguments.allow_public:
-        environment = {**environment, ALLOWED: "1"}
-        os.environ[ALLOWED] = "1"  # For what the launcher itself listens on.
+        os.environ[ALLOWED] = "1"  # For what the launcher and its processes listen on.
     limits = Limits(**{f.name: getattr(arguments, f"{f.name}_seconds") for f in dataclasses.fields(Limits)})
     hosts_file = arguments.hosts if (arguments.hosts or "").startswith("@") else ""
     restarts = arguments.max_restarts, hosts_file

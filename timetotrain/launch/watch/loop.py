@@ -117,22 +117,17 @@ class Watch:
         for worker in self.workers:
             self._look(worker, now)
         running = [worker for worker in self.workers if worker.running]
-        if self._failed_at is not None:
-            if now >= self._failed_at + self.limits.failure:
-                late = now >= self._failed_at + self.limits.grace
-                for worker in running:
-                    if late or not worker.saves_after_error:
-                        worker.kill()
-            elif now >= self._failed_at + self.limits.settle:
-                self._ask(running, signal.SIGTERM)
-        elif self._signals.number or any("signal" in w.told for w in self.workers):
+        failed = self._failed_at is not None
+        if failed or self._signals.number or any("signal" in w.told for w in self.workers):
             self._signal_at = self._signal_at or now
-            if now >= self._signal_at + self.limits.grace:
-                for worker in running:
+            passed = now - (self._failed_at if failed else self._signal_at)
+            for worker in running:
+                patient = worker.saves_after_error or not failed
+                if passed >= (self.limits.grace if patient else self.limits.failure):
                     worker.kill()
-            elif self._signals.number or now >= self._signal_at + self.limits.settle:
-                # The ranks agree on a last step; forward the signal to those that have not received it.
-                self._ask(running, self._signals.number or signal.SIGTERM)
+                elif passed >= self.limits.settle or (self._signals.number and not failed):
+                    # The ranks agree on a last step; those that have not received the signal get it here.
+                    worker.ask(self._signals.number or signal.SIGTERM)
         elif self._stuck:
             since, worker, text = self._stuck
             if now >= since + STACK_SECONDS:
@@ -145,11 +140,6 @@ class Watch:
                 for worker, text in stuck:
                     say(f"warning: stuck: rank {worker.rank} {text}; its stacks follow")
                     worker.show_stacks()
-
-    def _ask(self, workers: Sequence[Worker], number: int) -> None:
-        for worker in workers:
-            if worker.asked_at is None:
-                worker.ask(number)
 
     def _look(self, worker: Worker, now: float) -> None:
         """Detects a failure; kills a frozen process, since it reacts to nothing else."""

@@ -142,10 +142,11 @@ class Worker:
         return procfs.state(self.told.get("pid", self.process.pid))
 
     def ask(self, number: int) -> None:
-        """Signals the process that sends heartbeats, not the shell around it or its own workers."""
-        self.asked_at = self.asked_at or time.monotonic()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self.told.get("pid", self.process.pid), number)
+        """Signals, once, the process that sends heartbeats, not the shell around it or its own workers."""
+        if self.asked_at is None:
+            self.asked_at = time.monotonic()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.told.get("pid", self.process.pid), number)
 
     def show_stacks(self) -> None:
         """Makes the process print the stacks of its Python threads; only processes with a heartbeat can."""
