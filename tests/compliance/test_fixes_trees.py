@@ -13,7 +13,7 @@ from compliance.submission.loose import with_loose_folders
 from compliance.submission.tree import judge_tree
 from systems import schema
 from tests.compliance import llama_logs, submission_trees
-from tests.compliance import test_power as power
+from tests.compliance import test_submission as power
 from tests.compliance.fixes import is_advice, of_wording, said
 
 BATCH = '"global_batch_size", "value": 8'

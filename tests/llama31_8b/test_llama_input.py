@@ -1,7 +1,10 @@
-"""Tests of the batches: a function of seed and step, over any shards, padded, and opened on the clock only."""
+"""Tests the batches (a function of seed and step, over any shards, opened on the clock only), and init_datasets.sh."""
 
 import dataclasses
+import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from llama31_8b.config import Config
 from llama31_8b.presets import PRESETS
 from llama31_8b.task import Task
 from tests.before_the_clock import Watch
+from tests.benchmarks import ROOT
 from tests.llama31_8b import texts
 
 ORDERS = ("reference", "one_epoch")
@@ -190,3 +194,58 @@ def test_the_quality_is_the_mean_loss_of_the_windows_tokens() -> None:
     windows = config.num_eval_examples
     sums = {"loss": 3.0 * windows * config.sequence_length, "windows": windows}
     assert Task(config, None).quality(sums, {}).value == pytest.approx(3.0, rel=1e-12)
+
+
+SCRIPT = ROOT / "llama31_8b" / "init_datasets.sh"
+# {name: bytes} of the published files (llama31_8b/init_datasets.sh).
+FILES = {
+    "c4-train.en_6_text_document.bin": 83_976_774_280,
+    "c4-train.en_6_text_document.idx": 912_172_262,
+    "c4-validation-91205-samples.en_text_document.bin": 166_568_364,
+    "c4-validation-91205-samples.en_text_document.idx": 1_824_142,
+    "tokenizer.json": 9_085_658,
+}
+
+
+@pytest.fixture
+def fill(tmp_path):
+    """Returns call(text of the downloader), which runs the script; the sizes are sparse files."""
+    script = tmp_path / "downloader.sh"
+
+    def call(text: str, **variables: str) -> subprocess.CompletedProcess:
+        script.write_text('set -e\nmkdir -p "$2/inner"\necho "$3" >>"$CALLS"\n' + text)
+        environment = {
+            **os.environ, "DATA_DIR": str(tmp_path / "data"), "DOWNLOADER": str(script), "PYTHON": sys.executable,
+            "CALLS": str(tmp_path / "calls"), "DATA_URI": "data.uri", "TOKENIZER_URI": "tokens.uri", **variables,
+        }  # fmt: skip
+        return subprocess.run([SCRIPT], env=environment, capture_output=True, text=True, check=False)
+
+    return call
+
+
+def made(*names: str) -> str:
+    return "".join(f'truncate -s {FILES[name]} "$2/inner/{name}"\n' for name in names)
+
+
+TEXT, TOKENIZER = list(FILES)[:4], ["tokenizer.json"]
+BOTH = f"if [ $3 = data.uri ]; then {made(*TEXT)} else {made(*TOKENIZER)} fi\n"
+
+
+def test_files_are_placed_and_not_downloaded_twice(fill, tmp_path):
+    assert fill(BOTH).returncode == 0
+    assert {n: (tmp_path / "data" / n).stat().st_size for n in FILES} == FILES
+    assert (tmp_path / "calls").read_text().split() == ["data.uri", "tokens.uri"]
+    assert fill("exit 1\n").returncode == 0
+    assert not (tmp_path / "data" / "download" / "tokenizer").exists()
+
+
+def test_an_absent_or_short_file_is_one_line(fill, tmp_path):
+    done = fill(BOTH + 'truncate -s 5 "$2"/inner/*.idx || true\n')
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "c4-train.en_6_text_document.idx is absent or not of the published size" in done.stderr
+    assert "DATA_DIR is not set" in fill("", DATA_DIR="").stderr
+
+
+def test_a_failed_download_is_said(fill):
+    done = fill("exit 3\n")
+    assert done.returncode == 2 and "the downloader failed at data.uri; run this again" in done.stderr

@@ -1,11 +1,17 @@
-"""Tests lab/bench/steps.py on given seconds (bars, files, one network for all)."""
+"""Tests the steps beside those of peers, measured and compiled, and the small sets with their peers."""
 
 import json
+import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from lab.bench import steps
+from common.config import benchmarks, overrides
+from common.data.folder_conversion import Options
+from common.detection import coco_source, coco_tidy
+from lab.bench import compiled_step, small_sets, steps
+from lab.bench.harness import ROOT
 from lab.bench.steps import CASES
 
 SECONDS = {"ours": 2.0, "keras_fit": 2.3, "tf_models": 2.1, "torch": 1.0}
@@ -86,3 +92,93 @@ def test_a_run_adds_to_the_file_of_another(together, monkeypatch, tmp_path, caps
     assert list(found) == ["ssd", "perceptron"]
     with pytest.raises(SystemExit):
         run("resnet-fp64")
+
+
+REPORT = {
+    "estimated_ms": 2.0,
+    "optimal_ms": 1.0,
+    "cost": {"bytes accessed": 5.0},
+    "needed_bytes": 7,
+    "cycles": {"total": 9, "by_kind": {"matrix": 9}, "without": {"rng-bit-generator": 3}},
+    "copies": {"count": 0, "bytes": 0, "cycles": 0},
+    "compile_seconds": 1.0,
+    "digest": "d",
+}
+
+
+PROGRAM = """HloModule m
+
+ENTRY %main (x: f32[4,8]) -> f32[4,8] {
+  %x = f32[4,8]{1,0} parameter(0)
+  ROOT %copy.1 = f32[4,8]{0,1} copy(%x)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "kind, name", [(kind, name) for kind, cases in compiled_step.CASES.items() for name in cases]
+)
+def test_flags_are_fields_and_peers_have_a_variant(kind, name):
+    case = compiled_step.CASES[kind][name]
+    preset = benchmarks.module(name, "presets").PRESETS[case.system]
+    for flags in case.variants.values():
+        overrides.override_all(preset, [*case.flags, *flags])
+    assert all(variant in case.variants for variant, _, _ in case.peers.values())
+
+
+def test_calls_without_a_cost_are_counted():
+    assert compiled_step.figures(REPORT)["generator_calls"] == 3
+    assert compiled_step.figures(REPORT, PROGRAM)["kernels"] == 1
+    with pytest.raises(SystemExit, match="out of memory"):
+        compiled_step.figures({"error": "out of memory"})
+
+
+def test_a_peers_step_is_an_export(tmp_path):
+    """A small Transformer: every argument has a name, and the state's new values come first."""
+    pytest.importorskip("flax", reason="flax is not installed (make aot)")
+    keywords = json.dumps({"batch": 1, "length": 8, "sizes": [1, 16, 32, 2, 20, 0.1]})
+    command = [
+        sys.executable,
+        "-m",
+        "lab.bench.contenders.jax_export",
+        "jax_transformer",
+        str(tmp_path),
+        keywords,
+    ]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (program,) = manifest["programs"]
+    names = [argument["name"] for argument in program["arguments"]]
+    assert len(set(names)) == len(names)
+    updates = [result["updates"] for result in program["results"]]
+    assert set(updates[: len(manifest["state"])]) == {one["name"] for one in manifest["state"]}
+    assert updates[len(manifest["state"]) :] == [None]
+
+
+def test_every_benchmark_of_own_files_has_sets():
+    assert len(small_sets.SETS) == 24
+    names = [one[0] for one in small_sets.SETS.values()]
+    assert {"resnet", "ssd", "maskrcnn", "tsm_kinetics", "transformer", "gnmt"} == set(names)
+
+
+def test_generated_figures_are_annotated_pictures_of_two_splits(tmp_path):
+    small_sets._figures(6, 3, tmp_path)
+    sources = coco_source.find(tmp_path, options := Options())
+    contents, names, _ = coco_tidy.tidy(sources, True, options.report)
+    assert [len(content["images"]) for content in contents] == [6, 3] and len(names) == 4
+
+
+def test_neighbors_are_those_of_a_plain_search():
+    rng = np.random.default_rng(0)
+    x, held, y = rng.random((40, 4, 4, 3)), rng.random((7, 4, 4, 3)), rng.integers(0, 3, 40)
+    expected = []
+    for one in held:
+        near = np.argsort([((one - other) ** 2).sum() for other in x])[: small_sets._NEIGHBORS]
+        expected.append(np.bincount(y[near], minlength=3).argmax())
+    assert small_sets._neighbors(x, y, held, 3).tolist() == expected
+
+
+def test_a_peer_tells_stripes_better_than_chance(tmp_path):
+    small_sets._stripes(48, 24, tmp_path)
+    found = small_sets.peer(tmp_path, seconds=3)
+    assert found["value"] > 0.4 and found["what"]
