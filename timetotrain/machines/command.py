@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return args.run(args)
 
 
-def parser(*words: str) -> argparse.ArgumentParser:
-    """Returns the parser of all commands, or only of the command that `words` name."""
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands."""
     whole = Parser(prog="timetotrain systems", description="MLPerf system descriptions.")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("list", help="all systems with their sizes")
@@ -64,7 +64,7 @@ def parser(*words: str) -> argparse.ArgumentParser:
     )
     command.set_defaults(run=_validate)
     compile_.add(commands)
-    return commands.choices[words[0]] if words else whole
+    return whole
 
 
 def _list(args: argparse.Namespace) -> int:
