@@ -1,5 +1,6 @@
 """Tests whole runs under the launcher: killed runs resume or start again, to the right weights."""
 
+import functools
 import json
 import os
 import pathlib
@@ -89,32 +90,46 @@ def alone(data, tmp_path_factory):
     return weights(folder)
 
 
-@pytest.mark.parametrize("backend, rank", [("horovod", 0), ("multiworker", 1), ("pjrt", 0), ("pjrt", 1)])
-def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(data, tmp_path, backend, rank, alone):
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A function that returns the weights of a backend's uninterrupted run of two processes."""
+
+    @functools.cache
+    def weights_of(backend):
+        folder = tmp_path_factory.mktemp(backend)
+        assert run(data, folder, backend, 2).returncode == 1
+        return weights(folder)
+
+    return weights_of
+
+
+@pytest.mark.parametrize("backend, rank", [("horovod", 0), ("multiworker", 1), ("pjrt", 1)])
+def test_a_killed_run_resumes_to_the_weights_of_an_uninterrupted_one(
+    data, tmp_path, backend, rank, whole, alone
+):
     processes.require(backend)
-    whole = tmp_path / "whole"
-    assert run(data, whole, backend, 2).returncode == 1
     broken = tmp_path / "broken"
     code, text = run_and_kill(data, broken, backend, 2, rank)
     assert code == 137 and f"error: rank {rank} was killed by SIGKILL; all 2 processes have ended" in text
     assert log_records(broken)[-1]["metadata"]["status"] == "aborted"
     again = run(data, broken, backend, 2)
     assert again.returncode == 1 and "resumed from step" in again.stderr, again.stderr
-    for name, value in weights(whole).items():
+    for name, value in whole(backend).items():
         np.testing.assert_array_equal(value, weights(broken)[name], err_msg=name)
         np.testing.assert_allclose(value, alone[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("backend, rank", [("horovod", 1), ("multiworker", 0), ("pjrt", 0)])
-def test_a_failed_run_starts_again_by_itself_and_ends_with_the_same_weights(data, tmp_path, backend, rank):
+def test_a_failed_run_starts_again_by_itself_and_ends_with_the_same_weights(
+    data, tmp_path, backend, rank, whole
+):
     processes.require(backend)
-    assert run(data, tmp_path / "whole", backend, 2).returncode == 1
     code, text = run_and_kill(data, tmp_path / "broken", backend, 2, rank, "--max_restarts=1")
     assert code == 1, text  # The target is out of reach: a result, not a failure.
     assert "restart 1 of 1: from the newest checkpoint" in text and "resumed from step" in text
     assert log_records(tmp_path / "broken")[-1]["metadata"]["status"] == "aborted"
     assert log_records(tmp_path / "broken", 1)[-1]["metadata"]["reason"].startswith("the target was not")
-    for name, value in weights(tmp_path / "whole").items():
+    for name, value in whole(backend).items():
         np.testing.assert_array_equal(value, weights(tmp_path / "broken")[name], err_msg=name)
 
 
