@@ -198,7 +198,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag("--jobs", type=int, default=cores, help="runs at a time; as many as cores")
     flag("--limit", type=at_least_zero, help="maximum number of runs to train now")
     flag("--minutes", type=float, help="maximum minutes: start no run after them")
-    flag("--epochs", type=float, help="a trial of EPOCHS epochs, in a folder of its own")
     flag("--list", action="store_true", help="print the rows and which are done; train nothing")
     flag("overrides", nargs="*", help="flags of every run, after --: --config.precision=bf16")
     flag("--published", action="store_true", help="the runs in lab/studies/NAME are done; go on from there")
@@ -225,7 +224,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
     table = home / f"{name}.json"
     before = published(table) if args.published or table.is_file() else {}
     done = before if args.published else {}
-    runner = Runner(study, args.epochs, args.minutes, args.overrides, args.jobs, done)
+    runner = Runner(study, args.minutes, args.overrides, args.jobs, done)
     whole = list(tune_rows(study)) if args.tune else list(rows(study))
     asked = [row for row in whole if args.tune or row.asked_as in chosen]
     finished = _records(runner, whole)
@@ -233,8 +232,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
         for row in asked:
             print(f"{row.id:40} {finished[row.id]['quality'] if row.id in finished else '-'}")
         return 0
-    if not args.epochs:
-        _check_kept(table, before, {identity(study, row, runner.extra) for row in whole})
+    _check_kept(table, before, {identity(study, row, runner.extra) for row in whole})
     todo: dict[Identity, Row] = {}
     for row in asked:
         if row.id not in finished:
@@ -244,7 +242,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
         whole += _train_long(runner, whole, before, "long" in chosen and args.limit is None)
     # Also publish rows that earlier calls trained for other parts, and rows of the old table with this configuration.
     records = list(_records(runner, whole, before).values())
-    legw_report.publish(study, records, runner.folder if args.epochs else home, name)
+    legw_report.publish(study, records, home, name)
     return 0
 
 

@@ -63,7 +63,6 @@ class Runner:
     def __init__(
         self,
         study: Any,
-        epochs: float | None = None,
         minutes: float | None = None,
         overrides: Iterable[str] = (),
         jobs: int = 1,
@@ -73,7 +72,6 @@ class Runner:
 
         Args:
           study: name, `python -m BENCHMARK --system=PRESET`, `data` that makes the data folder, flags.
-          epochs: replaces the preset's epochs, for a trial.
           minutes: time limit after which no further row starts.
           overrides: flags of every run, besides the study's.
           jobs: number of rows that train at the same time.
@@ -81,7 +79,7 @@ class Runner:
 
         Raises UserError: a number is not above 0, or an override names no field of the configuration.
         """
-        for name, value in (("jobs", jobs), ("minutes", minutes), ("epochs", epochs)):
+        for name, value in (("jobs", jobs), ("minutes", minutes)):
             if value is not None and value <= 0:
                 raise UserError(f"--{name}={value:g}: must be above 0")
         if others := configs.split_overrides([*overrides])[1]:
@@ -89,9 +87,8 @@ class Runner:
                 f"{others[0]}: only --config.FIELD=VALUE may follow --; the rest is the study's to say"
             )
         self.study, self.jobs = study, jobs
-        self.extra = (*study.flags, *overrides, *(settings(train_epochs=epochs) if epochs else ()))
-        trial = f"-trial-{epochs:g}" if epochs else ""
-        self.folder = ROOT / "results" / f"study-{study.name}{trial}"
+        self.extra = (*study.flags, *overrides)
+        self.folder = ROOT / "results" / f"study-{study.name}"
         self._deadline = time.monotonic() + minutes * 60 if minutes else math.inf
         self._done = done or {}
         self._data: pathlib.Path | None = None

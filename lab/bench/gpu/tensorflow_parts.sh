@@ -16,7 +16,7 @@ mkdir -p "$2" && cd "$2"
 
 # What a training run imports besides, as far as the machine's jax and PyTorch do not bring it.
 WHEELS="tf-keras==2.20.1 ml-collections==1.1.0 mlperf-logging==4.1.68 astunparse==1.6.3 gast google-pasta
-  termcolor keras namex optree pycocotools==2.0.11 shtab==1.13.0 zstandard"
+  termcolor keras namex optree pycocotools==2.0.11 zstandard"
 
 download() {
   local tags=() glibc
