@@ -31,6 +31,9 @@ def fail(how: str) -> None:
     elif how == "abort":
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         os.abort()
+    elif how == "abort late":  # Longer after the fault of another process than they start apart.
+        time.sleep(0.5)
+        fail("abort")
     elif how == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif how == "deaf":  # Freezes without a signal, and its heartbeat stops too.

@@ -290,7 +290,7 @@ def test_the_first_of_several_faults_is_named():
 
 def test_an_abort_is_not_the_cause_where_another_process_has_told_an_error():
     """jax aborts a process that has lost the one with its coordination service."""
-    result, left = launch({"0": FULL, "1": "abort", "steps": 10000})
+    result, left = launch({"0": FULL, "1": "abort late", "steps": 10000}, settle=2, failure=4)
     assert left == [] and len(errors(result)) == 1
     assert "rank 0 failed: the disk is full" in result.stderr
 
