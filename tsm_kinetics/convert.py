@@ -36,6 +36,7 @@ from common.data import (
 )
 from common.data.report import Report
 from common.errors import Parser, UserError, answering, counted
+from common.files import write_atomically
 from tsm_kinetics import shards
 
 _ORDER_SEED = 400  # Seeds the order that deals videos to shards.
@@ -51,16 +52,6 @@ class Item:
     path: str
     label: str
     group: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Settings for converting videos to frames; see `videos.read`."""
-
-    short_side: int = videos.SHORT_SIDE
-
-
-AS_THE_PAPER = Settings()
 
 
 def items(
@@ -153,7 +144,7 @@ def listed(source: Path, base: Path | None = None, report: Report | None = None)
 def convert(
     data_dir: str | os.PathLike,
     splits: dict[str, tuple[list[Item], int]],
-    settings: Settings = AS_THE_PAPER,
+    short_side: int = videos.SHORT_SIDE,
     workers: int = 1,
 ) -> list[str]:
     """Writes the shards of `splits`, {prefix: (videos, number of shards)}; keeps shards that exist.
@@ -163,7 +154,7 @@ def convert(
 
     Args:
       splits: "train" comes first and defines the classes, numbered from 0 in alphabetical order.
-      settings: settings for converting videos to frames.
+      short_side: of the stored frames at most, in pixels; see `videos.read`.
       workers: number of processes.
 
     Returns:
@@ -178,7 +169,7 @@ def convert(
         unknown = sorted({item.label for item in listed} - labels.keys())
         if unknown:
             raise UserError(f"{split}: class {unknown[0]!r} has no training videos; check the sources")
-    _note(folder, splits, settings, classes)
+    _note(folder, splits, short_side, classes)
     tasks, paths = [], []
     for split, (listed, count) in splits.items():
         order = np.random.default_rng(_ORDER_SEED).permutation(len(listed))
@@ -186,48 +177,43 @@ def convert(
             path = folder / tfrecords.shard_name(split, shard, count)
             paths.append(path)
             if not (path.is_file() and shards.index_path(path).is_file()):
-                tasks.append((path, [listed[i] for i in order[shard::count]], labels, settings))
+                tasks.append((path, [listed[i] for i in order[shard::count]], labels, short_side))
     conversion.write_shards(_write_shard, tasks, workers)
     record_counts.write(folder, [path.name for path in paths])
-    failed = _summary(folder, paths)
+    failed = _summary(folder, [note for split in splits for note in notes(folder, split)])
     for split in splits:
         if not len(shards.Index(folder, split)):
             raise UserError(f"{folder}: no sound video of split {split}; the first: {failed[0]}")
     return failed
 
 
-def _summary(folder: Path, paths: Sequence[Path]) -> list[str]:
-    failed = []
-    for path in paths:
-        with np.load(shards.index_path(path)) as index:
-            failed += index["failed"].tolist()
-    failed.sort()
-    records_text = "".join(f"{line}\n" for line in failed)
-    try:
-        (folder / LEFT_OUT).write_text(records_text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise UserError(f"cannot write {folder / LEFT_OUT}: {error.strerror}; free some space") from error
+def _summary(folder: Path, noted: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Writes and returns a line about each video that was left out or is damaged."""
+    shown = {"left out": "left out: ", "damaged": ""}
+    failed = sorted(f"{path}: {shown[kind]}{value}" for path, kind, value in noted if kind in shown)
+    _write(folder / LEFT_OUT, failed)
     return failed
 
 
-def _write_shard(path: Path, listed: list[Item], labels: dict[str, int], settings: Settings) -> None:
-    failed: list[str] = []
-    notes: list[tuple[str, str, str]] = []
+def _write(path: Path, lines: Sequence[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    write_atomically(path, text.encode(errors="backslashreplace"), "free some space or name another DATA_DIR")
+
+
+def _write_shard(path: Path, listed: list[Item], labels: dict[str, int], short_side: int) -> None:
+    noted: list[tuple[str, str, str]] = []
 
     def clips() -> Iterator[tuple[str, int, videos.Clip]]:
         for item in listed:
             try:
-                clip = videos.read(item.path, settings.short_side)
+                clip = videos.read(item.path, short_side)
             except videos.BadVideoError as error:
-                failed.append(f"{item.path}: left out: {error}")
-                notes.append((item.path, "left out", str(error)))
+                noted.append((item.path, "left out", str(error)))
                 continue
-            if clip.remark:
-                failed.append(f"{item.path}: {clip.remark}")
-            notes.extend(_notes(item.path, clip))
+            noted.extend(_notes(item.path, clip))
             yield Path(item.path).name, labels[item.label], clip
 
-    shards.write(path, clips(), failed, notes)
+    shards.write(path, clips(), noted)
 
 
 def _notes(path: str, clip: videos.Clip) -> Iterator[tuple[str, str, str]]:
@@ -259,27 +245,24 @@ def notes(folder: Path, split: str) -> list[tuple[str, str, str]]:
     shown = []
     for path in tfrecords.list_files(folder, f"{split}-*", shards.FIX):
         with np.load(shards.index_path(path)) as index:
-            shown += [tuple(row) for row in index["notes"].tolist()] if "notes" in index else []
+            shown += [tuple(row) for row in index["notes"].tolist()]
     return sorted(shown)
 
 
 def _note(
-    folder: Path, splits: dict[str, tuple[list[Item], int]], settings: Settings, classes: list[str]
+    folder: Path, splits: dict[str, tuple[list[Item], int]], short_side: int, classes: list[str]
 ) -> None:
     """Rejects a folder that holds shards of another conversion; writes classes.txt."""
-    digest = hashlib.sha256(json.dumps(dataclasses.asdict(settings)).encode())
+    settings = {"short_side": short_side}
+    digest = hashlib.sha256(json.dumps(settings).encode())
     for split, (listed, count) in splits.items():
         digest.update(f"{split} {count}\n".encode())
         for item in listed:
             digest.update(os.fsencode(f"{item.label} {Path(item.path).name}\n"))
         digest.update(conversion.fingerprint(item.path for item in listed).encode())
-    text = json.dumps({"conversion": digest.hexdigest(), **dataclasses.asdict(settings)})
+    text = json.dumps({"conversion": digest.hexdigest(), **settings})
     conversion.keep_apart(folder, splits, "convert.json", text)
-    try:
-        text = "".join(f"{name}\n" for name in classes)
-        (folder / "classes.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; name another DATA_DIR") from error
+    _write(folder / "classes.txt", classes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -297,7 +280,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--train_shards", type=int, default=1024)
     parser.add_argument("--validation_shards", type=int, default=128)
     side = "pixels of the stored frames; 256 as the paper"
-    parser.add_argument("--short_side", type=int, default=256, help=side)
+    parser.add_argument("--short_side", type=int, default=videos.SHORT_SIDE, help=side)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     return parser
 
@@ -313,8 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.validation_shards,
         ),
     }
-    settings = Settings(arguments.short_side)
-    failed = convert(arguments.data_dir, splits, settings, arguments.workers)
+    failed = convert(arguments.data_dir, splits, arguments.short_side, arguments.workers)
     for split in splits:
         index = shards.Index(arguments.data_dir, split)
         classes = Counter(index.label.tolist())

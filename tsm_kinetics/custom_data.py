@@ -62,8 +62,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         )
         for split, part in (("train", train), ("validation", held))
     }
-    settings = converter.Settings(short_side=options.short_side)
-    converter.convert(out, splits, settings, options.workers)
+    converter.convert(out, splits, options.short_side, options.workers)
     indices = [shards.Index(out, split) for split in splits]
     notes = [converter.notes(out, split) for split in splits]
     _report(report, notes, [*train, *held])

@@ -33,12 +33,7 @@ def index_path(shard: str | os.PathLike) -> Path:
     return Path(shard).with_name(f"index-{Path(shard).name}.npz")
 
 
-def write(
-    path: Path,
-    clips: Iterable[tuple[str, int, Clip]],
-    failed: Sequence[str],
-    notes: Sequence[tuple[str, str, str]] = (),
-) -> int:
+def write(path: Path, clips: Iterable[tuple[str, int, Clip]], notes: Sequence[tuple[str, str, str]]) -> int:
     """Writes a shard and its index; returns the number of videos.
 
     Raises UserError if the folder cannot be written or the disk is full.
@@ -46,8 +41,7 @@ def write(
     Args:
       path: path of the shard.
       clips: (name, label, clip) of each video; consumed while writing.
-      failed: lines about omitted videos, which the index stores; read after `clips` ends.
-      notes: (path, kind, value) of each remark on a video; stored and read as `failed`.
+      notes: (path, kind, value) of each remark on a video, which the index stores; read after `clips` ends.
     """
     labels, sizes, counts, offsets, lengths = [], [], [], [], []
     position = 0
@@ -84,7 +78,6 @@ def write(
         "offset": np.array(offsets, np.int64),
         "length": np.array(lengths, np.int32),
         "bytes": np.array(position),
-        "failed": np.array(failed, dtype=str),
         "notes": np.array(notes, dtype=str).reshape(-1, 3),
     }
     target = index_path(path)

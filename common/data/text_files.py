@@ -10,17 +10,17 @@ import contextlib
 import dataclasses
 import gzip
 import io
-import itertools
 import os
+import re
 import sys
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator
-from typing import IO, AnyStr
+from collections.abc import Iterator
+from typing import IO
 
 from common.errors import UserError
 
-MOST_LINE = 1 << 20  # Bytes of a line. A book has about 1 MB, so a longer line is not a sentence.
+MOST_LINE = 1 << 20  # Characters of a line. A book has about 1 MB, so a longer line is not a sentence.
 _HEAD = 1 << 16  # Bytes at the start that show the encoding and the line ends.
 _GZIP = b"\x1f\x8b"  # RFC 1952, section 2.3.1.
 # Unicode, section 23.8: UTF-32's little-endian mark starts with UTF-16's, so it comes first.
@@ -47,6 +47,7 @@ _KINDS = (
 # Characters without width that editors and web pages leave in names.
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u2060\ufeff\u00ad"))
 _MOST_NULS = 0.05  # UTF-16 has a NUL per letter of ASCII; texts of other kinds have none.
+_NOT_DECODED = re.compile("[\ud800-\udfff]")
 NOT_UTF8, NUL = "not UTF-8", "has a NUL character"
 TOO_LONG = f"longer than {MOST_LINE >> 20} MiB"
 SAVE = "save it as UTF-8"
@@ -69,22 +70,30 @@ def normal(name: str) -> str:
     return " ".join(unicodedata.normalize("NFC", name).translate(_INVISIBLE).split())
 
 
-def is_text(name: str) -> bool:
-    """Whether a file's name can be written as UTF-8; Python represents other bytes as surrogates."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
 def lines(path: str | os.PathLike) -> Iterator[Line]:
     """Yields the lines of a text file, "-" for standard input; holds one line in memory.
 
     Raises UserError if the file cannot be read, or it is not text; the message names the file.
     """
-    name = os.fspath(path)
-    with _sound(name) as (head, blocks, encoding):
-        if encoding != "utf-8":
-            yield from _wide(name, blocks, encoding)
-        else:
-            yield from map(_line, itertools.count(1), _split(blocks, _end(head, b"\n", b"\r")))
+    name, number = os.fspath(path), 0
+    with _sound(name) as (head, file, encoding):
+        start = head.decode(encoding, "ignore")
+        end = "\r" if "\r" in start and "\n" not in start else "\n"
+        # Bytes that are not UTF-8 become single surrogates, so that the other lines can be read.
+        faults = "surrogateescape" if encoding == "utf-8" else "strict"
+        reader = io.TextIOWrapper(file, encoding, faults, newline=end)
+        try:
+            for number, text in enumerate(iter(lambda: reader.readline(MOST_LINE + 1), ""), 1):
+                if len(text) > MOST_LINE and not text.endswith(end):
+                    while text and not text.endswith(end):
+                        text = reader.readline(MOST_LINE)
+                    yield Line(number, None, TOO_LONG)
+                elif _NOT_DECODED.search(text):
+                    yield Line(number, None, NOT_UTF8)
+                else:
+                    yield Line(number, text.removesuffix(end).removesuffix("\r"))
+        except UnicodeDecodeError as error:
+            raise UserError(f"{name}: after line {number}: broken {encoding.upper()}; {SAVE}") from error
 
 
 def whole(path: str | os.PathLike) -> str:
@@ -93,8 +102,8 @@ def whole(path: str | os.PathLike) -> str:
     Raises UserError if the file cannot be read, or it is not text; the message names the file.
     """
     name = os.fspath(path)
-    with _sound(name) as (_, blocks, encoding):
-        content = b"".join(blocks)
+    with _sound(name) as (_, file, encoding):
+        content = file.read()
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
@@ -103,8 +112,8 @@ def whole(path: str | os.PathLike) -> str:
 
 
 @contextlib.contextmanager
-def _sound(name: str) -> Iterator[tuple[bytes, Iterator[bytes], str]]:
-    """Yields a text file's beginning, its content in blocks without a byte-order mark, and its encoding.
+def _sound(name: str) -> Iterator[tuple[bytes, IO[bytes], str]]:
+    """Yields a text file's beginning, the file open behind its byte-order mark, and its encoding.
 
     Raises UserError if it cannot be read, also in the `with` block, or begins like another kind of file.
     """
@@ -119,8 +128,8 @@ def _sound(name: str) -> Iterator[tuple[bytes, Iterator[bytes], str]]:
             mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))
             if encoding == "utf-8" and head.count(0) > _MOST_NULS * len(head):
                 raise UserError(f"{name}: no text: it has NULs, as UTF-16 without a mark has; {SAVE}")
-            blocks = itertools.chain([head[len(mark) :]], iter(lambda: file.read(_HEAD), b""))
-            yield head, blocks, encoding
+            file.seek(len(mark))
+            yield head, file, encoding
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read {name}: {reason}; name a sound file, or get a sound copy") from error
@@ -144,55 +153,7 @@ def read(path: str | os.PathLike, fix: str = SAVE) -> list[str]:
 
 def _open(name: str) -> IO[bytes]:
     """Opens a file or standard input, gzip too."""
-    if name == "-":
-        data = sys.stdin.buffer.read()
-        file: IO[bytes] = io.BytesIO(data)
-    else:
-        file = open(name, "rb")  # noqa: SIM115
+    file: IO[bytes] = io.BytesIO(sys.stdin.buffer.read()) if name == "-" else open(name, "rb")  # noqa: SIM115
     packed = file.read(len(_GZIP)) == _GZIP
     file.seek(0)
     return gzip.GzipFile(fileobj=file) if packed else file  # type: ignore[return-value]
-
-
-def _end(head: AnyStr, feed: AnyStr, carriage: AnyStr) -> AnyStr:
-    return carriage if carriage in head and feed not in head else feed
-
-
-def _split(blocks: Iterable[AnyStr], end: AnyStr) -> Iterator[AnyStr | None]:
-    """Yields the lines of a text in blocks, without their ends; None for a line beyond MOST_LINE."""
-    rest, skipping = end[:0], False
-    for block in blocks:
-        *whole, rest = (rest + block).split(end)
-        for line in whole:
-            yield None if skipping or len(line) > MOST_LINE else line
-            skipping = False
-        if len(rest) > MOST_LINE:
-            rest, skipping = end[:0], True
-    if rest or skipping:
-        yield None if skipping else rest
-
-
-def _line(number: int, line: bytes | None) -> Line:
-    if line is None:
-        return Line(number, None, TOO_LONG)
-    try:
-        return Line(number, line.decode("utf-8").removesuffix("\r"))
-    except UnicodeDecodeError:
-        return Line(number, None, NOT_UTF8)
-
-
-def _wide(name: str, blocks: Iterable[bytes], encoding: str) -> Iterator[Line]:
-    """Decodes UTF-16 and UTF-32, in which a line feed is not a single byte."""
-    decoder, number = codecs.getincrementaldecoder(encoding)(), 0
-
-    def decoded() -> Iterator[str]:
-        yield from map(decoder.decode, blocks)
-        yield decoder.decode(b"", True)
-
-    try:
-        texts = decoded()
-        first = next(texts)
-        for number, text in enumerate(_split(itertools.chain([first], texts), _end(first, "\n", "\r")), 1):
-            yield Line(number, None, TOO_LONG) if text is None else Line(number, text.removesuffix("\r"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}: after line {number}: broken {encoding.upper()}; {SAVE}") from error

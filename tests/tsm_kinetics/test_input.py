@@ -38,7 +38,7 @@ def converted(folder: Path, data_dir: Path, **settings: object) -> list[str]:
         "train": (convert.items(folder / "train"), 2),
         "validation": (convert.items(folder / "validation"), 1),
     }
-    return convert.convert(data_dir, splits, convert.Settings(**settings))
+    return convert.convert(data_dir, splits, **settings)
 
 
 @pytest.fixture(scope="module")
