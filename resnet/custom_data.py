@@ -2,10 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
@@ -19,7 +17,8 @@ from common.data import (
     tables,
     text_files,
 )
-from common.data.folder_conversion import Card, Conversion, Looked, Options
+from common.data.folder_conversion import Card, Conversion, Options
+from common.data.pictures import Picture
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -47,16 +46,15 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     (source,) = sources
     folder = source if source.is_dir() else source.parent
     report = options.report
-    looked: dict[str, Looked] = {}
+    looked: dict[str, Picture] = {}
     train, held = _parts(source, options, looked)
     folder_conversion.check_broken(report.lines, min(len(train), len(held)))
     folder_conversion.report_pictures(report, looked)
-    parts = [{item.path: looked[item.path].digest for item in part} for part in (train, held)]
-    folder_conversion.report_copies(report, *parts, "picture")
-    thumbnails = ({item.path: looked[item.path].thumbnail for item in part} for part in (train, held))
-    near_copies.report_across(report, *thumbnails)
-    twins = ((item.path, looked[item.path].digest, item.synset) for item in (*train, *held))
-    folder_conversion.report_twins(report, twins, "picture")
+    marks = (
+        [(item.path, item.looked.digest, item.looked.thumbnail, item.synset) for item in part]
+        for part in (train, held)
+    )
+    near_copies.report(report, *marks)
     synsets = sorted({item.synset for item in train})
     if len(synsets) < 2:
         raise UserError(
@@ -64,7 +62,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
             f"{'' if _table(source) else given_splits.inner(source)}"
         )
     label = dict(zip(synsets, given_splits.class_names(folder, synsets, report)))
-    sided = baselines.sided([looked[item.path].thumbnail for item in train], [item.synset for item in train])
+    sided = baselines.sided([item.looked.thumbnail for item in train], [item.synset for item in train])
     if sided:
         report.choose("flip", "off", "the converter: mirrored pictures look like other classes")
     folder_conversion.start(out, "resnet")
@@ -94,20 +92,23 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         labels,
         {"data.flip": False} if sided else {},
         baseline=baselines.classifier(
-            *(part for side, names in zip((train, held), shown) for part in (_features(side, looked), names))
+            *(part for side, names in zip((train, held), shown) for part in (_features(side), names))
         ),
         held_out=given_splits.relative([item.path for item in held], folder),
     )
     return Conversion(
-        description, folder_conversion.balance(labels, *shown), "pictures", _facts(looked.values())
+        description,
+        folder_conversion.balance(labels, *shown),
+        "pictures",
+        folder_conversion.picture_facts(looked.values()),
     )
 
 
-def _features(part: Sequence[Item], looked: Mapping[str, Looked]) -> list[bytes]:
-    return [looked[item.path].colors + looked[item.path].thumbnail for item in part]
+def _features(part: Sequence[Item]) -> list[bytes]:
+    return [item.looked.colors + item.looked.thumbnail for item in part]
 
 
-def _parts(source: Path, options: Options, looked: dict[str, Looked]) -> tuple[list[Item], list[Item]]:
+def _parts(source: Path, options: Options, looked: dict[str, Picture]) -> tuple[list[Item], list[Item]]:
     """Returns the sound pictures to train and to evaluate on; adds what is known of each to `looked`, {path: ...}."""
     report = options.report
 
@@ -165,8 +166,8 @@ def _in_folder(folder: Path, report: Report) -> list[Item]:
     return found
 
 
-def _sound(found: Sequence[Item], report: Report, looked: dict[str, Looked]) -> list[Item]:
-    results = folder_conversion.examined(found, lambda item: folder_conversion.look(item.path, png=False))
+def _sound(found: Sequence[Item], report: Report, looked: dict[str, Picture]) -> list[Item]:
+    results = folder_conversion.examined([item.path for item in found], png=False)
     sound = []
     for item, result in zip(found, results):
         if isinstance(result, str):
@@ -175,16 +176,6 @@ def _sound(found: Sequence[Item], report: Report, looked: dict[str, Looked]) -> 
             sound.append(dataclasses.replace(item, looked=result))
             looked[item.path] = result
     return sound
-
-
-def _facts(looked: Iterable[Looked]) -> list[tuple[str, str]]:
-    sizes = np.array([(one.width, one.height) for one in looked])
-    smallest, middle, largest = (sizes[np.argsort(sizes.prod(1))[i]] for i in (0, len(sizes) // 2, -1))
-    return [
-        ("smallest picture", f"{smallest[0]} x {smallest[1]}"),
-        ("median picture", f"{middle[0]} x {middle[1]}"),
-        ("largest picture", f"{largest[0]} x {largest[1]}"),
-    ]
 
 
 def preview(data_dir: Path, description: Description, count: int) -> list[Card]:

@@ -26,7 +26,7 @@ class Item:
     synset: str
     name: str
     upright: bool = False
-    looked: folder_conversion.Looked | None = None
+    looked: pictures.Picture | None = None
     group: str = ""
 
     def read(self) -> bytes:

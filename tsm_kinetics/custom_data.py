@@ -65,7 +65,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     converter.convert(out, splits, options.short_side, options.workers)
     indices = [shards.Index(out, split) for split in splits]
     notes = [converter.notes(out, split) for split in splits]
-    _report(report, notes, [*train, *held])
+    _report(report, notes, (train, held))
     films = _films([*train, *held])
     of_train = {film: item.path for film, item in zip(films, train) if film}
     both = ((of_train[f], item.path) for f, item in zip(films[len(train) :], held) if f in of_train)
@@ -94,7 +94,9 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     return Conversion(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
 
 
-def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]], items: Sequence[Item]) -> None:
+def _report(
+    report: Report, notes: Sequence[Sequence[tuple[str, str, str]]], splits: Sequence[Sequence[Item]]
+) -> None:
     """Notes what converting both splits left out, changed and suspects; see `converter.notes`."""
     for part in notes:
         for path, kind, value in part:
@@ -106,16 +108,17 @@ def _report(report: Report, notes: Sequence[Sequence[tuple[str, str, str]]], ite
                 report.suspect(value, path)
             elif kind == "damaged":
                 report.suspect("a damaged video, of which what can be decoded is kept", path)
-    digests = [{path: value for path, kind, value in part if kind == "digest"} for part in notes]
-    folder_conversion.report_copies(report, *digests, "video")
-    thumbnails = (
-        {path: bytes.fromhex(value) for path, kind, value in part if kind == "thumbnail"} for part in notes
-    )
-    near_copies.report_across(report, *thumbnails, "video")
-    twins = [
-        (item.path, part[item.path], item.label) for item in items for part in digests if item.path in part
-    ]
-    folder_conversion.report_twins(report, twins, "video")
+    marks = []
+    for part, noted in zip(splits, notes):
+        of = {(path, kind): value for path, kind, value in noted}
+        kept = [item for item in part if (item.path, "digest") in of]
+        marks.append(
+            [
+                (one.path, of[one.path, "digest"], bytes.fromhex(of[one.path, "thumbnail"]), one.label)
+                for one in kept
+            ]
+        )
+    near_copies.report(report, *marks, "video")
 
 
 def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:

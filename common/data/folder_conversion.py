@@ -3,11 +3,12 @@
 import concurrent.futures
 import dataclasses
 import errno
+import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import tqdm
@@ -15,13 +16,12 @@ import tqdm
 from common import machine_tools
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import near_copies, pictures
+from common.data import pictures
+from common.data.pictures import Picture
 from common.data.report import Report
 from common.errors import UserError, printable
 from common.files import write_atomically
 
-T = TypeVar("T")
-R = TypeVar("R")
 SHARD_BYTES = 128 << 20  # Approximate size of a shard, as in ImageNet's 1,024 shards.
 LEAST_SHARDS, MOST_SHARDS = 8, 1024  # With at least 8, several readers share a small set.
 HELD_OUT = "held_out.txt"  # Lists the examples to evaluate on, one file a line.
@@ -60,20 +60,6 @@ class Options:
     tokenizer: Path | None = None
     strict: bool = False
     report: Report = dataclasses.field(default_factory=Report)
-
-
-@dataclasses.dataclass(frozen=True)
-class Looked:
-    """What is known of a sound picture: see `pictures.checked`; `digest` stands for its content."""
-
-    width: int
-    height: int
-    orientation: int
-    changes: tuple[str, ...]
-    doubts: tuple[str, ...]
-    digest: str
-    thumbnail: bytes = b""
-    colors: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,30 +204,22 @@ def folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and visible(path.name))
 
 
-def examined(items: Sequence[T], look: Callable[[T], R | str]) -> list[R | str]:
-    """Returns `look(item)` of each item, in order; shows progress.
-
-    Args:
-      items: pictures.
-      look: returns what is known of a sound item, or a line about a faulty one; runs in several threads.
-    """
-    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        found = threads.map(look, items)
-        return list(tqdm.tqdm(found, "checking pictures", len(items), disable=None))
-
-
-def look(
-    path: str | os.PathLike, png: bool, contents: Callable[[str | os.PathLike], bytes] = pictures.contents
-) -> Looked | str:
-    """Decodes a picture file as a training run does; returns what is known of it, or a line about its fault."""
+def look(path: str | os.PathLike, png: bool) -> Picture | str:
+    """Returns `pictures.checked` of a file without the encoded picture, or a line about its fault."""
     try:
-        picture, *marks = pictures.checked(contents(path), png)
+        return dataclasses.replace(pictures.checked(pictures.contents(path), png), encoded=b"")
     except pictures.BadPictureError as error:
         return f"{os.fspath(path)}: no whole picture ({error})"
-    return Looked(picture.width, picture.height, picture.orientation, picture.changes, picture.doubts, *marks)
 
 
-def report_pictures(report: Report, found: Mapping[str, Looked]) -> None:
+def examined(paths: Sequence[str | os.PathLike], png: bool) -> list[Picture | str]:
+    """Returns `look(path, png)` of each path, in order; works in several threads, shows progress."""
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+        found = threads.map(lambda path: look(path, png), paths)
+        return list(tqdm.tqdm(found, "checking pictures", len(paths), disable=None))
+
+
+def report_pictures(report: Report, found: Mapping[str, Picture]) -> None:
     """Notes what reading changed in sound pictures {name: what is known}."""
     for name, looked in found.items():
         for change in looked.changes:
@@ -250,20 +228,11 @@ def report_pictures(report: Report, found: Mapping[str, Looked]) -> None:
             report.suspect(doubt, name)
 
 
-def report_copies(report: Report, train: Mapping[str, str], held: Mapping[str, str], kind: str) -> None:
-    """Notes examples to evaluate on whose content is also trained on; both are {name: digest of the content}."""
-    by_digest = {digest: name for name, digest in train.items()}
-    found = ((by_digest[digest], name) for name, digest in held.items() if digest in by_digest)
-    near_copies.suspect_pairs(report, f"the same {kind} to train and to evaluate on", found)
-
-
-def report_twins(report: Report, examples: Iterable[tuple[str, str, str]], kind: str) -> None:
-    """Notes examples of one content in two classes; `examples` are (name, digest of the content, class)."""
-    by_digest: dict[str, tuple[str, str]] = {}
-    for name, digest, label in examples:
-        other, other_label = by_digest.setdefault(digest, (name, label))
-        if label != other_label:
-            report.suspect(f"the same {kind} in two classes", f"{other} ({other_label}) and {name} ({label})")
+def picture_facts(found: Iterable[Picture]) -> list[tuple[str, str]]:
+    """Returns the sizes of the smallest, the median and the largest picture for the page."""
+    sizes = sorted(((one.width, one.height) for one in found), key=math.prod)
+    shown = {"smallest": sizes[0], "median": sizes[len(sizes) // 2], "largest": sizes[-1]}
+    return [(f"{which} picture", f"{width} x {height}") for which, (width, height) in shown.items()]
 
 
 def check_broken(broken: Sequence[str], kept: int) -> None:

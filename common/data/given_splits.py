@@ -202,13 +202,18 @@ def class_names(source: Path, classes: Sequence[str], report: Report) -> list[st
 
 
 def own_split(
-    items: Sequence[T], classes: Sequence[str], groups: Sequence[str], options: folder_conversion.Options
+    items: Sequence[T],
+    classes: Sequence[str],
+    groups: Sequence[str],
+    options: folder_conversion.Options,
+    what: str = "each class",
 ) -> tuple[list[T], list[T]]:
     """Returns the training and the evaluation examples of files without a split: holds out a part of each class.
 
-    Notes the choice in `options.report`. Raises UserError as `folder_conversion.divide`, which has the arguments.
+    Notes the choice in `options.report`, of `what` a part is held out. Raises UserError as `folder_conversion.divide`,
+    which has the arguments.
     """
-    part = f"{options.eval_part:g} of each class held out"
+    part = f"{options.eval_part:.3g} of {what} held out"
     options.report.choose("split", part, "the converter (--eval_part, --seed)")
     held = folder_conversion.divide(classes, options.eval_part, options.seed, groups)
     return tuple([item for item, is_held in zip(items, held) if is_held == side] for side in (False, True))

@@ -3,7 +3,7 @@
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from PIL import Image
@@ -124,14 +124,21 @@ def suspect_pairs(report: Report, what: str, found: Iterable[tuple[str, str]]) -
         report.suspect(what, "; ".join(both[:_SHOWN]), len(both))
 
 
-def report_across(
-    report: Report, train: Mapping[str, bytes], held: Mapping[str, bytes], kind: str = "picture"
-) -> None:
-    """Notes pictures to evaluate on that are nearly one to train on; both are {name: thumbnail}."""
-    names = [*train, *held]
-    found = (
-        (names[one], names[other])
-        for one, other in pairs([*train.values(), *held.values()])
-        if (one < len(train)) != (other < len(train))
-    )
-    suspect_pairs(report, f"nearly the same {kind} to train and to evaluate on", found)
+# Of an example: (its name, a digest of its content, its thumbnail, its class or "").
+Mark = tuple[str, str, bytes, str]
+
+
+def report(report: Report, train: Sequence[Mark], held: Sequence[Mark], kind: str = "picture") -> None:
+    """Notes contents that are the same or nearly so in both parts of a split, or the same in two classes."""
+    every, first = [*train, *held], {digest: name for name, digest, *_ in train}
+    same = ((first[digest], name) for name, digest, *_ in held if digest in first)
+    suspect_pairs(report, f"the same {kind} to train and to evaluate on", same)
+    near = pairs([thumbnail for _, _, thumbnail, _ in every])
+    across = (pair for pair in near if (pair[0] < len(train)) != (pair[1] < len(train)))
+    names = ((every[one][0], every[other][0]) for one, other in across)
+    suspect_pairs(report, f"nearly the same {kind} to train and to evaluate on", names)
+    owners: dict[str, tuple[str, str]] = {}
+    for name, digest, _, label in every:
+        other, other_label = owners.setdefault(digest, (name, label))
+        if label != other_label:
+            report.suspect(f"the same {kind} in two classes", f"{other} ({other_label}) and {name} ({label})")

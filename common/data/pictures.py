@@ -72,6 +72,7 @@ class Picture:
       orientation: the EXIF orientation of the original file, 1 to 8.
       changes: what reading changed, such as TURNED.
       doubts: what looks wrong, such as SMALL.
+      digest, thumbnail, colors: of a checked picture: stands for its content; see near_copies; see baselines.
     """
 
     encoded: bytes
@@ -80,6 +81,9 @@ class Picture:
     orientation: int = 1
     changes: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    digest: str = ""
+    thumbnail: bytes = b""
+    colors: bytes = b""
 
 
 def contents(path: str | os.PathLike) -> bytes:
@@ -162,8 +166,8 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
         raise BadPictureError(_reason(error)) from error
 
 
-def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture, str, bytes, bytes]:
-    """Returns (the picture, a digest of what is stored, a thumbnail, a histogram of colors), decoded as in a run.
+def checked(data: bytes, png: bool = False, turn: bool = True) -> Picture:
+    """Returns a picture after decoding it as in a run, with its digest, thumbnail and colors.
 
     Lossless files of the same pixels have the same digest if all become JPEG. Raises BadPictureError as `read` does,
     or if TensorFlow cannot decode the result.
@@ -175,9 +179,13 @@ def checked(data: bytes, png: bool = False, turn: bool = True) -> tuple[Picture,
         raise BadPictureError(
             f"its header says {picture.width}x{picture.height} pixels, it has {width}x{height}"
         )
-    if min(width, height) < _SMALL:
-        picture = dataclasses.replace(picture, doubts=(*picture.doubts, SMALL))
-    return picture, digest(picture.encoded), near_copies.thumbnail(pixels), baselines.histogram(pixels)
+    return dataclasses.replace(
+        picture,
+        doubts=(*picture.doubts, *[SMALL] * (min(width, height) < _SMALL)),
+        digest=digest(picture.encoded),
+        thumbnail=near_copies.thumbnail(pixels),
+        colors=baselines.histogram(pixels),
+    )
 
 
 def digest(encoded: bytes) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.data import folder_conversion, text_files
-from common.data.folder_conversion import Looked
+from common.data.pictures import Picture
 from common.data.report import Report
 from common.detection import annotation_formats, label_lines, shapes
 from common.detection.annotation_formats import Source
@@ -30,7 +30,7 @@ NOT_TURNED = "its EXIF tag turns it, but its boxes are on the stored pixels; sav
 
 def tidy(
     sources: Sequence[Source], masks: bool, report: Report
-) -> tuple[list[dict[str, Any]], list[str], list[dict[str, Looked]]]:
+) -> tuple[list[dict[str, Any]], list[str], list[dict[str, Picture]]]:
     """Normalizes annotations: fills in fields that tools omit, and leaves out unusable entries.
 
     It numbers categories from 1 in the order of their ids, the same in all sources, and renumbers pictures and
@@ -188,23 +188,21 @@ def _check_corners(source: Source, places: Mapping[str, Entry | None]) -> None:
         raise UserError(f"{source.named}: {other}; convert them to that")
 
 
-def _places(source: Source, first: int, report: Report) -> tuple[dict[str, Entry | None], dict[str, Looked]]:
+def _places(source: Source, first: int, report: Report) -> tuple[dict[str, Entry | None], dict[str, Picture]]:
     """Returns ({key of the id: entry in the result, or None}, {file name: what is known of the picture}).
 
     None stands for a picture that was left out. The sound pictures are numbered from `first`.
     """
     listed = _listed(source, report)
-    files = list(dict.fromkeys(listed.values()))
-    results = folder_conversion.examined(
-        files, lambda file: folder_conversion.look(source.folder / file, png=True) if file else ""
-    )
+    there = [file for file in dict.fromkeys(listed.values()) if file]
+    results = folder_conversion.examined([source.folder / file for file in there], png=True)
     said = {key_of(image.get("id")): image for image in source.content["images"] if isinstance(image, dict)}
     boxes: dict[str | None, list[list[float]]] = collections.defaultdict(list)
     for key, box in _boxed(source):
         boxes[key].append(box)
     by_file: dict[str, Entry | None] = {}
-    known: dict[str, Looked] = {}
-    looked = dict(zip(files, results))
+    known: dict[str, Picture] = {}
+    looked = {"": "", **dict(zip(there, results))}
     places: dict[str, Entry | None] = {}
     for key, file in listed.items():
         result = looked[file]
@@ -266,7 +264,7 @@ def _file(source: Source, name: str, report: Report) -> str:
 
 
 def _fits(
-    entry: Mapping[str, Any], boxes: Sequence[Sequence[float]], looked: Looked, path: str, report: Report
+    entry: Mapping[str, Any], boxes: Sequence[Sequence[float]], looked: Picture, path: str, report: Report
 ) -> bool:
     """Whether an entry's size, or else its boxes, fit its picture as it is shown; the report says why not."""
     upright = looked.width, looked.height

@@ -59,7 +59,7 @@ class Pictures:
             raise UserError(f"{where} cannot be read ({type(error).__name__}); get a sound copy") from error
         try:
             # A user's own pictures were checked before.
-            read = pictures.read if self._upright else _checked
+            read = pictures.read if self._upright else pictures.checked
             picture = read(encoded, png=True, turn=self._upright)
         except pictures.BadPictureError as error:
             raise UserError(f"{where} is not a whole picture ({error}); get a sound copy") from error
@@ -69,10 +69,6 @@ class Pictures:
                 f"{where} has {picture.width}x{picture.height} pixels, its entry says {said[0]}x{said[1]}"
             )
         return picture.encoded
-
-
-def _checked(encoded: bytes, png: bool, turn: bool) -> pictures.Picture:
-    return pictures.checked(encoded, png, turn)[0]
 
 
 def read_annotations(path: str, split: str) -> bytes:

@@ -11,8 +11,9 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from common.config.data_description import BACKGROUND, Description
-from common.data import baselines, folder_conversion, near_copies, pictures
-from common.data.folder_conversion import Conversion, Looked, Options
+from common.data import baselines, folder_conversion, given_splits, near_copies, pictures
+from common.data.folder_conversion import Conversion, Options
+from common.data.pictures import Picture
 from common.data.report import Report
 from common.detection import coco_eval, coco_source, coco_tidy
 from common.detection import convert as converter
@@ -89,7 +90,7 @@ def convert(
     )
     per_class = [[names[item["category_id"] - 1] for item in c["annotations"]] for c in contents]
     balance = folder_conversion.balance(names, *per_class)
-    return Conversion(description, balance, "objects", _facts(contents, per_image))
+    return Conversion(description, balance, "objects", _facts(contents, per_image, looked))
 
 
 def _check_masks(sources: Sequence[Source], folder: Path) -> None:
@@ -104,7 +105,7 @@ def _check_masks(sources: Sequence[Source], folder: Path) -> None:
 
 
 def _report(
-    contents: Sequence[Mapping[str, Any]], looked: Sequence[Mapping[str, Looked]], report: Report
+    contents: Sequence[Mapping[str, Any]], looked: Sequence[Mapping[str, Picture]], report: Report
 ) -> None:
     """Notes what is suspicious about both splits.
 
@@ -121,10 +122,8 @@ def _report(
         kept = {image["file_name"]: found[image["file_name"]] for image in content["images"]}
         folder_conversion.report_pictures(report, kept)
         by_split.append(kept)
-    digests = ({name: one.digest for name, one in part.items()} for part in by_split)
-    folder_conversion.report_copies(report, *digests, "picture")
-    thumbnails = ({name: one.thumbnail for name, one in part.items()} for part in by_split)
-    near_copies.report_across(report, *thumbnails)
+    marks = ([(name, one.digest, one.thumbnail, "") for name, one in part.items()] for part in by_split)
+    near_copies.report(report, *marks)
     _report_crowds(contents[0], report)
 
 
@@ -164,7 +163,7 @@ def _baseline(train: Mapping[str, Any], annotations: Path, masks: bool) -> float
 
 
 def _divided(
-    content: Mapping[str, Any], looked: Mapping[str, Looked], films: bool, options: Options
+    content: Mapping[str, Any], looked: Mapping[str, Picture], films: bool, options: Options
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Splits the images, stratified by each image's rarest class; near copies stay together.
 
@@ -185,30 +184,25 @@ def _divided(
     elif films:
         options.report.suspect("frames of one film on both sides of the split", folders[0])
     groups = near_copies.groups(thumbnails, names)
-    options.report.choose(
-        "split", f"{options.eval_part:g} of the pictures held out", "the converter (--eval_part, --seed)"
-    )
-    held = folder_conversion.divide(classes, options.eval_part, options.seed, groups)
     splits = []
-    for wanted in (False, True):
-        images = [image for image, is_held in zip(content["images"], held) if is_held == wanted]
+    for images in given_splits.own_split(content["images"], classes, groups, options, "the pictures"):
         ids = {image["id"] for image in images}
         objects = [item for item in content["annotations"] if item["image_id"] in ids]
         splits.append({**content, "images": images, "annotations": objects})
     return splits[0], splits[1]
 
 
-def _facts(contents: Sequence[Mapping[str, Any]], per_image: Mapping[int, int]) -> list[tuple[str, str]]:
-    images = [image for content in contents for image in content["images"]]
-    order = sorted(images, key=lambda image: image["width"] * image["height"])
-    smallest, largest = order[0], order[-1]
+def _facts(
+    contents: Sequence[Mapping[str, Any]],
+    per_image: Mapping[int, int],
+    looked: Sequence[Mapping[str, Picture]],
+) -> list[tuple[str, str]]:
     objects = sum(len(content["annotations"]) for content in contents)
     empty = len(contents[0]["images"]) - len(per_image)
     return [
         ("objects", f"{objects}, at most {max(per_image.values(), default=0)} in a training picture"),
         ("training pictures without objects", str(empty)),
-        ("smallest picture", f"{smallest['width']} x {smallest['height']}"),
-        ("largest picture", f"{largest['width']} x {largest['height']}"),
+        *folder_conversion.picture_facts(one for part in looked for one in part.values()),
     ]
 
 

@@ -248,7 +248,7 @@ def _pictures(network: Network, files: Sequence[str], batch: int, score: float) 
         encoded, faults = [], {}
         for place, name in enumerate(names):
             try:
-                encoded.append(pictures.checked(pictures.contents(name), network.reading.png)[0].encoded)
+                encoded.append(pictures.checked(pictures.contents(name), network.reading.png).encoded)
             except pictures.BadPictureError as error:
                 faults[place] = f"{name}: no picture: {error}; leave it out"
         if network.kind == "classes":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import baselines, folder_conversion, near_copies, tables, text_files
+from common.data import baselines, given_splits, near_copies, tables, text_files
 from common.data.folder_conversion import Options
 from common.data.report import Report
 from common.errors import UserError, counted
@@ -250,18 +250,13 @@ def _divided(pairs: list[parallel.Pair], paths: Sequence[Path], options: Options
     if len(distinct) < 2:
         fix = "give more to hold some out, or name others with --eval"
         raise UserError(f"{paths[0]}: one sentence pair only; {fix}")
-    part = min(options.eval_part, MOST_HELD / len(distinct))
-    options.report.choose(
-        "split", f"{part:.3g} of the sentences held out", "the converter (--eval_part, --seed)"
-    )
+    options = dataclasses.replace(options, eval_part=min(options.eval_part, MOST_HELD / len(distinct)))
     sources = (text_files.normal(source).casefold() for source, _ in distinct)
     groups = [str(n) for n in near_copies.joined(len(distinct), near_copies.same_names(list(sources)))]
-    out_of = folder_conversion.divide(["all"] * len(distinct), part, options.seed, groups)
-    held = {pair for pair, is_held in zip(distinct, out_of) if is_held}
-    train = [pair for pair in pairs if pair not in held]
+    _, held = given_splits.own_split(distinct, ["all"] * len(distinct), groups, options, "the sentences")
     order = np.random.default_rng([options.seed, 1]).permutation(len(held))
-    listed = sorted(held)
-    return train, [listed[i] for i in order]
+    out = set(held)
+    return [pair for pair in pairs if pair not in out], [held[i] for i in order]
 
 
 def _written(folder: Path, name: str, pairs: Sequence[parallel.Pair]) -> Text:

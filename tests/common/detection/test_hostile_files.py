@@ -91,8 +91,8 @@ def read_file(what, path, png):
     if what == "video":
         clip = videos.read(path, 24)
         return hashlib.sha256(b"".join(clip.frames) + repr(clip.times).encode()).hexdigest()
-    picture, digest, *_ = pictures.checked(pictures.contents(path), png)
-    return hashlib.sha256(picture.encoded + digest.encode()).hexdigest()
+    picture = pictures.checked(pictures.contents(path), png)
+    return hashlib.sha256(picture.encoded + picture.digest.encode()).hexdigest()
 
 
 def read_annotations(folder, masks):
