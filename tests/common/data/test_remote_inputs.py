@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 
 from common.config.benchmarks import NAMES
+from common.detection import drawing
 from common.distributed.replicas.base import Shard
 
+FEW = drawing.Pictures(train_images=16, eval_images=5, train_files=2, eval_files=1)
 # Operations that call a Python function (tensorflow/python/ops/script_ops.py, data/ops/from_generator_op.py).
 CALLBACKS = {"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"}
 
@@ -50,7 +52,8 @@ def test_every_benchmark_of_the_pods_paper_is_walked():
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_an_input_of_a_pod_calls_no_python(benchmark, tmp_path):
-    importlib.import_module(f"{benchmark}.tiny").generate(tmp_path)
+    few = [FEW] if benchmark in ("ssd", "maskrcnn") else []
+    importlib.import_module(f"{benchmark}.tiny").generate(tmp_path, *few)
     config = presets(benchmark)["cpu-tiny"]
     make = importlib.import_module(f"{benchmark}.task").Task
     for cache in {pod.data.cache for pod in pods(benchmark) if hasattr(pod.data, "cache")} or {None}:
