@@ -176,20 +176,15 @@ def _in_nested_tar(source: Path) -> Iterator[Item]:
 def _found(source: Path, items: Iterable[Item]) -> list[Item]:
     items = list(items)
     if not items:
-        loose = source.is_dir() and next(filter(pictures.is_picture, folder_conversion.files(source)), None)
+        inside = folder_conversion.files(source) if source.is_dir() else []
+        loose = next(filter(pictures.is_picture, inside), None)
         if loose:
             table = next(iter(sorted(source.glob("*.[ct]sv"))), "a CSV file of path,label")
             raise UserError(
                 f"{source}: its pictures, such as {loose.name}, are in no class's folder; put each class into a folder "
                 f"of its own, or give {table}"
             )
-        packed = (
-            next(
-                (p for p in folder_conversion.files(source) if p.suffix.lower() in given_splits.PACKED), None
-            )
-            if source.is_dir()
-            else None
-        )
+        packed = next((path for path in inside if path.suffix.lower() in given_splits.PACKED), None)
         if packed:
             fix = "unpack it to folders CLASS/*.JPEG"
             raise UserError(f"{packed}: a file {packed.suffix}, which is not read there; {fix}")

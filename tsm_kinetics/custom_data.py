@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-import hashlib
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,18 +11,12 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import (
-    baselines,
-    folder_conversion,
-    given_splits,
-    near_copies,
-    pictures,
-    videos,
-)
+from common.data import baselines, folder_conversion, given_splits, near_copies, pictures, videos
 from common.data.folder_conversion import Card, Conversion, Options
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
+from common.files import sha256
 from tsm_kinetics import convert as converter
 from tsm_kinetics import input as reader
 from tsm_kinetics import shards
@@ -98,16 +92,12 @@ def _report(
     report: Report, notes: Sequence[Sequence[tuple[str, str, str]]], splits: Sequence[Sequence[Item]]
 ) -> None:
     """Notes what converting both splits left out, changed and suspects; see `converter.notes`."""
-    for part in notes:
-        for path, kind, value in part:
-            if kind == "left out":
-                report.leave_out(value, path)
-            elif kind == "changed":
-                report.change(value, path)
-            elif kind == "suspicious":
-                report.suspect(value, path)
-            elif kind == "damaged":
-                report.suspect("a damaged video, of which what can be decoded is kept", path)
+    said = {"left out": report.leave_out, "changed": report.change, "suspicious": report.suspect}
+    for path, kind, value in itertools.chain(*notes):
+        if kind in said:
+            said[kind](value, path)
+        elif kind == "damaged":
+            report.suspect("a damaged video, of which what can be decoded is kept", path)
     marks = []
     for part, noted in zip(splits, notes):
         of = {(path, kind): value for path, kind, value in noted}
@@ -165,8 +155,7 @@ def _size(path: str) -> int:
 def _digest(path: str) -> str:
     """Returns the SHA-256 of a file's bytes; its path if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError:
         return path
 

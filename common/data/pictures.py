@@ -3,6 +3,7 @@
 docs/your-own-data.md has the table of what this reader promises.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -114,14 +115,8 @@ def is_picture(path: str | os.PathLike) -> bool:
         with Image.open(path, formats=FORMATS):
             return True
     except Exception:  # Pillow's plugins raise anything on damaged headers.
-        return _is_unread(path)
-
-
-def _is_unread(path: str | os.PathLike) -> bool:
-    try:
-        with open(path, "rb") as file:
+        with contextlib.suppress(OSError), open(path, "rb") as file:
             return _meaning(file.read(32)) in (_HEIC, _JXL)
-    except OSError:
         return False
 
 

@@ -21,21 +21,8 @@ FEW, IMBALANCE = 5, 50
 LOST, A_FEW = 0.1, 2
 # Names that tables and programs write where a label is missing or a region has none, in lower case.
 NO_CLASS = {
-    *[
-        "nan",
-        "null",
-        "none",
-        "n/a",
-        "na",
-        "#n/a",
-        "<na>",
-        "nat",
-        "unknown",
-        "unlabeled",
-        "unlabelled",
-        "undefined",
-    ],
-    *["ignore", "__ignore__", "_background_", "__background__", "void", "dontcare", "?", "-"],
+    *("nan", "null", "none", "n/a", "na", "#n/a", "<na>", "nat", "unknown", "unlabeled", "unlabelled"),
+    *("undefined", "ignore", "__ignore__", "_background_", "__background__", "void", "dontcare", "?", "-"),
 }
 
 

@@ -315,13 +315,8 @@ def write(path: str | os.PathLike, frames: np.ndarray, rate: int = 25, codec: st
         stream = container.add_stream(codec, rate=rate)
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
-        stream.options = {"threads": "1"}  # Makes the file the same on every machine.
-        if codec == "mpeg4":
-            stream.options = {
-                "threads": "1",
-                "qmin": "2",
-                "qmax": "2",
-            }  # A constant quantizer, close to the best quality.
+        # One thread makes the file the same on every machine; a constant quantizer of 2 is close to the best quality.
+        stream.options = {"threads": "1", **({"qmin": "2", "qmax": "2"} if codec == "mpeg4" else {})}
         for image in frames:
             for packet in stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")):
                 container.mux(packet)

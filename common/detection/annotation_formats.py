@@ -32,10 +32,11 @@ class Object:
     difficult: bool = False
 
 
-def outlined(name: str, points: np.ndarray) -> Object:
-    """Returns the object of a polygon's corners [n, 2]."""
+def outlined(name: str, values: Sequence[float], difficult: bool = False) -> Object:
+    """Returns the object of a polygon's corners x, y, x, y, ...."""
+    points = np.array(values).reshape(-1, 2)
     low, high = points.min(0), points.max(0)
-    return Object(name, [*low.tolist(), *(high - low).tolist()], [points.ravel().tolist()])
+    return Object(name, [*low.tolist(), *(high - low).tolist()], [list(values)], difficult)
 
 
 def masked(name: str, mask: np.ndarray) -> Object:

@@ -139,10 +139,8 @@ def _json(folder: Path, known: Mapping[Path, Any], report: Report) -> Source:
     known = formats.of_json(content)
     if known:
         raise UserError(f"{path}: annotations of {known}")
-    if not isinstance(content, dict) or not isinstance(content.get("images"), list):
-        raise UserError(f"{path}: images is not a list; get a COCO file of object instances")
-    for kind in ("annotations", "categories"):
-        if not isinstance(content.get(kind), list):
+    for kind in ("images", "annotations", "categories"):
+        if not isinstance(content, dict) or not isinstance(content.get(kind), list):
             raise UserError(f"{path}: {kind} is not a list; get a COCO file of object instances")
     return _with_pictures(folder, path, content, report)
 

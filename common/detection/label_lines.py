@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from common.data.report import Report
-from common.detection.annotation_formats import Object
+from common.detection.annotation_formats import Object, outlined
 from common.errors import UserError
 
 SLACK = 0.01  # Rounding makes some fractions exceed 1.
@@ -28,14 +28,7 @@ def _kitti(words: Sequence[str]) -> Object:
 
 def _dota(words: Sequence[str]) -> Object:
     """DOTA's task 1 (captain-whu.github.io/DOTA): eight coordinates of corners, the class and the difficulty."""
-    corners = list(map(float, words[:8]))
-    return Object(words[8], around(corners), [corners], words[9:] == ["1"])
-
-
-def around(values: Sequence[float]) -> list[float]:
-    """Returns the box around the corners x, y, x, y, ..."""
-    left, top = min(values[::2]), min(values[1::2])
-    return [left, top, max(values[::2]) - left, max(values[1::2]) - top]
+    return outlined(words[8], list(map(float, words[:8])), words[9:] == ["1"])
 
 
 def _is(pattern: str) -> Callable[[Sequence[str]], bool]:
@@ -155,7 +148,7 @@ class Layout:
             x, y, width, height = values
             return Object(name, [x - width / 2, y - height / 2, width, height])
         if len(values) >= 6 and len(values) % 2 == 0:
-            return Object(name, around(values), [values])
+            return outlined(name, values)
         raise ValueError(f"neither a box nor a polygon: {len(values)} numbers after the class")
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 from common.data import folder_conversion, near_copies, pictures, text_files
 from common.data.partners import stems
 from common.data.report import Report
-from common.detection.annotation_formats import Builder, Object, Source, masked
+from common.detection.annotation_formats import Builder, Source, masked
 from common.errors import UserError
 
 # Folders of masks, in lower case: common names, Pascal VOC's and Penn-Fudan's.
@@ -65,7 +65,8 @@ def find(folder: Path, report: Report) -> Source | None:
         size = values[of_picture[0]].shape
         builder.image(picture.relative_to(folder).as_posix(), size[1], size[0])
         for path in of_picture:
-            builder.read(_objects(path, values[path], names, numbered), _object, report)
+            found_objects = _objects(path, values[path], names, numbered)
+            builder.read(found_objects, lambda item: masked(*item), report)
     aside = [picture.relative_to(folder).as_posix() for picture in broken]
     return Source(builder.content(), folder, str(folder), aside=aside)
 
@@ -165,7 +166,3 @@ def _objects(
         value = int(values[mask][0])
         if value in names:
             yield f"{path}: {'value' if numbered else 'a piece of'} {value}", (names[value], mask)
-
-
-def _object(item: tuple[str, np.ndarray]) -> Object:
-    return masked(*item)

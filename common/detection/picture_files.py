@@ -132,7 +132,7 @@ def _labelme_object(item: tuple[Any, int]) -> Object:
     elif kind not in ("polygon", "rotation") or len(points) < 3:
         what = f"a shape {str(kind)[:40]!r} of {counted(len(points), 'point')}"
         raise BadShapeError(f"{what} is neither a rectangle nor a polygon; draw one")
-    return outlined(str(shape["label"]).strip(), corners)
+    return outlined(str(shape["label"]).strip(), corners.ravel().tolist())
 
 
 def _voc(path: Path) -> _File:

@@ -14,10 +14,8 @@ from common.text.parallel import Pair
 _RARE, _MIXED = 0.001, 0.1
 _SAMPLE, _LEAST_LINES, _LEAST_CHARACTERS = 500, 10, 20
 _SURE = 0.9  # Probability from which a line says its language; of Multi30k's captions, none says a wrong one.
-_NUMBERS, _APART = (
-    re.compile(r"\d+"),
-    0.5,
-)  # Part of the pairs with numbers on both sides. This project's choice.
+_NUMBERS = re.compile(r"\d+")
+_APART = 0.5  # Part of the pairs with numbers on both sides. This project's choice.
 # Encodings as which UTF-8 is read by mistake.
 _WRONG = ("cp1252", "latin-1", "cp1251")
 
@@ -95,9 +93,7 @@ def languages_of(texts: Sequence[str]) -> list[tuple[str, str, float]]:
 
 @functools.cache
 def _identifier() -> Any:
-    from py3langid.langid import (
-        MODEL_FILE,
-        LanguageIdentifier,
-    )  # Imported late: reading its model takes seconds.
+    # Imported late: reading its model takes seconds.
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
