@@ -225,14 +225,14 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m gnmt.convert`; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    return conversion.report(
-        lambda: convert(arguments.data_dir, *conversion.texts(arguments), _settings(arguments)),
-        lambda counts: (
-            f"run with --config.num_eval_examples={counts['eval']} --config.vocabulary_size={counts['vocabulary']} "
-            f"and, where config.max_sequence_length is at least {arguments.max_length}, "
-            f"--config.num_train_examples={counts['pairs']}"
-        ),
+    counts = convert(arguments.data_dir, *conversion.texts(arguments), _settings(arguments))
+    print(", ".join(f"{name} {count}" for name, count in counts.items()))
+    print(
+        f"run with --config.num_eval_examples={counts['eval']} --config.vocabulary_size={counts['vocabulary']} "
+        f"and, where config.max_sequence_length is at least {arguments.max_length}, "
+        f"--config.num_train_examples={counts['pairs']}"
     )
+    return 0
 
 
 if __name__ == "__main__":

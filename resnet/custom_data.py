@@ -135,15 +135,10 @@ def _table(folder: Path) -> Path | None:
 
 def _report_unlisted(table: Path, rows: Sequence[tuple[Item, str]], report: Report) -> None:
     """Notes the pictures next to a list that it does not name."""
-    listed = {os.path.realpath(item.path) for item, _ in rows}
+    listed = (Path(os.path.abspath(item.path)) for item, _ in rows)
     # Not every folder below: a list may lie in a home folder.
-    places = {Path(os.path.abspath(item.path)).parent for item, _ in rows}
-    inside = (place for place in places if place.is_relative_to(table.parent.absolute()))
-    for place in sorted(place for place in inside if place.is_dir() and os.access(place, os.R_OK)):
-        for path in sorted(place.iterdir()):
-            named = os.path.realpath(path) in listed or not folder_conversion.visible(path.name)
-            if path.suffix.lower() in pictures.SUFFIXES and not named and path.is_file():
-                report.skip("a picture that the list does not name", str(path), lost=True)
+    inside = (path for path in listed if path.is_relative_to(table.parent.absolute()))
+    folder_conversion.report_unnamed(inside, "a picture that the list does not name", report)
     others = (path for path in sorted(table.parent.iterdir()) if path.suffix.lower() == table.suffix.lower())
     for other in others if split_names.word_of(table.stem) else ():
         if other != table and split_names.word_of(other.stem):

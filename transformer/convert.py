@@ -189,26 +189,22 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m transformer.convert`; returns the exit code."""
     arguments = _parser().parse_args(argv)
-
-    def made() -> Mapping[str, int]:
-        settings = Settings(
-            arguments.max_length,
-            arguments.packed_length,
-            arguments.shards,
-            arguments.drop_bad,
-            arguments.workers,
-        )
-        vocabulary = arguments.vocabulary or arguments.vocabulary_size
-        return convert(arguments.data_dir, *conversion.texts(arguments), vocabulary, settings)
-
-    return conversion.report(
-        made,
-        lambda counts: (
-            f"run with --config.num_train_examples={counts['packed']} --config.num_eval_examples={counts['eval']} "
-            f"--config.vocabulary_size={counts['vocabulary']} --config.packed_length={arguments.packed_length} "
-            f"--config.max_sequence_length={arguments.max_length}"
-        ),
+    settings = Settings(
+        arguments.max_length,
+        arguments.packed_length,
+        arguments.shards,
+        arguments.drop_bad,
+        arguments.workers,
     )
+    vocabulary = arguments.vocabulary or arguments.vocabulary_size
+    counts = convert(arguments.data_dir, *conversion.texts(arguments), vocabulary, settings)
+    print(", ".join(f"{name} {count}" for name, count in counts.items()))
+    print(
+        f"run with --config.num_train_examples={counts['packed']} --config.num_eval_examples={counts['eval']} "
+        f"--config.vocabulary_size={counts['vocabulary']} --config.packed_length={arguments.packed_length} "
+        f"--config.max_sequence_length={arguments.max_length}"
+    )
+    return 0
 
 
 if __name__ == "__main__":

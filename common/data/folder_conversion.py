@@ -235,6 +235,18 @@ def picture_facts(found: Iterable[Picture]) -> list[tuple[str, str]]:
     return [(f"{which} picture", f"{width} x {height}") for which, (width, height) in shown.items()]
 
 
+def report_unnamed(named: Iterable[Path], what: str, report: Report) -> None:
+    """Notes the pictures directly in the folders of those that a list names, which it does not name."""
+    names: dict[Path, set[str]] = {}
+    for path in named:
+        names.setdefault(path.parent, set()).add(path.name)
+    for folder in sorted(place for place in names if place.is_dir() and os.access(place, os.R_OK)):
+        for path in sorted(folder.iterdir()):
+            a_picture = path.suffix.lower() in pictures.SUFFIXES and path.is_file() and visible(path.name)
+            if a_picture and path.name not in names[folder]:
+                report.skip(what, str(path), lost=True)
+
+
 def check_broken(broken: Sequence[str], kept: int) -> None:
     """Raises UserError if no item is left."""
     if not kept:

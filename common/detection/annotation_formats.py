@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from common.data import folder_conversion, pictures
 from common.data.report import Report
 from common.detection.shapes import key_of
 
@@ -139,11 +138,3 @@ class Builder:
         categories = [{"id": number, "name": name} for name, number in ids.items()]
         objects = [{**item, "category_id": ids[item["category_id"]]} for item in self.objects]
         return {"images": self.images, "annotations": objects, "categories": categories}
-
-
-def report_unnamed(folder: Path, names: Collection[str], report: Report) -> None:
-    """Notes the pictures directly in a folder that are none of `names`."""
-    for path in sorted(folder.iterdir()):
-        a_picture = path.suffix.lower() in pictures.SUFFIXES and path.is_file()
-        if a_picture and path.name not in names and folder_conversion.visible(path.name):
-            report.skip("a picture that no annotation names", str(path), lost=True)

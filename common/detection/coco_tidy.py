@@ -11,7 +11,7 @@ from typing import Any
 from common.data import folder_conversion, text_files
 from common.data.pictures import Picture
 from common.data.report import Report
-from common.detection import annotation_formats, label_lines, shapes
+from common.detection import label_lines, shapes
 from common.detection.annotation_formats import Source
 from common.detection.coco_objects import Entry, of_source
 from common.detection.shapes import BadShapeError, key_of
@@ -65,7 +65,7 @@ def tidy(
         categories = [{"id": number, "name": name} for number, name in enumerate(classes, 1)]
         contents.append({"images": images, "annotations": objects, "categories": categories})
         known.append(looked)
-    _report_unlisted(sources, report)
+    folder_conversion.report_unnamed(_named(sources), "a picture that no annotation names", report)
     return contents, classes, known
 
 
@@ -116,19 +116,14 @@ def _without_lost(
     return kept
 
 
-def _report_unlisted(sources: Sequence[Source], report: Report) -> None:
-    """Notes the pictures next to a JSON file's that it does not list."""
-    listed: dict[Path, set[str]] = {}
+def _named(sources: Sequence[Source]) -> Iterator[Path]:
+    """Yields the pictures that are there and listed, or left aside knowingly."""
     for source in sources:
         for image in source.content["images"]:
             name = image.get("file_name") if isinstance(image, dict) else None
             if isinstance(name, str) and stays_inside(name) and os.path.isfile(source.folder / name):
-                path = source.folder / name
-                listed.setdefault(path.parent, set()).add(path.name)
-        for path in (source.folder / name for name in source.aside):
-            listed.setdefault(path.parent, set()).add(path.name)
-    for folder, names in listed.items():
-        annotation_formats.report_unnamed(folder, names, report)
+                yield source.folder / name
+        yield from (source.folder / name for name in source.aside)
 
 
 def _categories(sources: Sequence[Source]) -> dict[str, str]:

@@ -103,18 +103,6 @@ def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
         yield in_order
 
 
-def report(convert: Callable[[], Mapping[str, int]], advice: Callable[[Mapping[str, int]], str]) -> int:
-    """Runs a converter's command line: calls `convert()`, prints the counts that it returns, and `advice` on them.
-
-    Returns:
-      The exit status.
-    """
-    counts = convert()
-    print(", ".join(f"{name} {count}" for name, count in counts.items()))
-    print(advice(counts))
-    return 0
-
-
 def chunks(items: Iterable) -> Iterator[list]:
     """Yields `items` in lists of CHUNK."""
     items = iter(items)
