@@ -153,7 +153,7 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
         coco_records.check_totals(train, held_out, config, read=False)
     for files in (train, held_out):
         if "://" not in files[0] and not coco_index.is_kept(files):
-            process.tell(
+            process.print_once(
                 f"{files[0]} and the like have no index: the run reads them all on the clock; make it before: "
                 f"{notes.command(data_dir)}"
             )
@@ -182,7 +182,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
         )
     if train.no_area.any():
         first = int(np.flatnonzero(train.no_area)[0])
-        process.tell(
+        process.print_once(
             f"{int(train.no_area.sum())} training objects whose box has no area are left out, in image "
             f"{train.image_id[first]} for one"
         )

@@ -11,7 +11,7 @@ import tf_keras
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import WHOLE_IMAGES, Spatial
 from common.layers import gpu_forms
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.convolution import PaddedConv2D
 from common.layers.dense import LastAxisDense
 from common.layers.image_layers import ImageLayers, seeds
@@ -30,7 +30,7 @@ class Layers(ImageLayers):
         # The network has fewer than 128 layers.
         return cls(config, replicas, precision, seeds(config.seed, 128), Spatial(replicas, config.partitions))
 
-    def batch_norm(self, name: str) -> SpanBatchNorm:
+    def batch_norm(self, name: str) -> SyncBatchNorm:
         """Creates batch norm; with `config.batch_norm` "frozen", training also uses its evaluation form."""
         return self.sync_batch_norm(name, trainable=self.config.batch_norm == "span")
 

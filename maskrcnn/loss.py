@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.detection import sampling
-from common.train.task import Batch, Over, WeightedSum
+from common.train.task import Batch, Reduction, WeightedSum
 from maskrcnn import model as networks
 from maskrcnn import roi, rpn
 from maskrcnn.config import Config
@@ -79,7 +79,7 @@ def rpn_score_loss(
     counted = tf.where(targets.positive | targets.negative, entropy, tf.zeros_like(entropy))
     total = tf.reduce_sum(tf.reduce_sum(counted, -1) * weight)
     count = anchors * tf.reduce_sum(weight) if anchors else _sampled(targets, weight)
-    return WeightedSum(total, count, Over.REPLICA)
+    return WeightedSum(total, count, Reduction.REPLICA)
 
 
 def rpn_box_loss(codes: Sequence[tf.Tensor], targets: rpn.Targets, weight: tf.Tensor) -> WeightedSum:
@@ -90,7 +90,7 @@ def rpn_box_loss(codes: Sequence[tf.Tensor], targets: rpn.Targets, weight: tf.Te
     sums = tf.split(tf.reduce_mean(counted, -1) * weight[:, None], sizes, 1)
     counts = tf.split(tf.cast(targets.positive, error.dtype) * weight[:, None], sizes, 1)
     means = [tf.math.divide_no_nan(tf.reduce_sum(s), tf.reduce_sum(n)) for s, n in zip(sums, counts)]
-    return WeightedSum(tf.add_n(means), tf.ones([], error.dtype), Over.REPLICA)
+    return WeightedSum(tf.add_n(means), tf.ones([], error.dtype), Reduction.REPLICA)
 
 
 def rpn_box_loss_of_samples(
@@ -104,7 +104,7 @@ def rpn_box_loss_of_samples(
     error = huber(tf.concat(codes, 1) - targets.codes, RPN_DELTA) / RPN_DELTA
     counted = tf.where(targets.positive[..., None], error, tf.zeros_like(error))
     total = tf.reduce_sum(tf.reduce_sum(counted, [1, 2]) * weight)
-    return WeightedSum(total, _sampled(targets, weight), Over.REPLICA)
+    return WeightedSum(total, _sampled(targets, weight), Reduction.REPLICA)
 
 
 def _sampled(targets: rpn.Targets, weight: tf.Tensor) -> tf.Tensor:
@@ -117,7 +117,7 @@ def class_loss(logits: tf.Tensor, regions: roi.Regions, weight: tf.Tensor) -> We
     """Computes the mean cross-entropy over all regions."""
     entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(regions.classes, logits)
     counted = tf.cast(regions.valid, entropy.dtype) * weight[:, None]
-    return WeightedSum(tf.reduce_sum(entropy * counted), tf.reduce_sum(counted), Over.REPLICA)
+    return WeightedSum(tf.reduce_sum(entropy * counted), tf.reduce_sum(counted), Reduction.REPLICA)
 
 
 def box_loss(
@@ -134,8 +134,8 @@ def box_loss(
     loss = tf.reduce_sum(tf.reduce_mean(huber(error, 1.0), -1) * weight[:, None])
     if of_samples:
         regions_that_count = tf.cast(regions.valid, error.dtype) * weight[:, None]
-        return WeightedSum(4 * loss, tf.reduce_sum(regions_that_count), Over.REPLICA)
-    return WeightedSum(loss, tf.reduce_sum(counted), Over.REPLICA)
+        return WeightedSum(4 * loss, tf.reduce_sum(regions_that_count), Reduction.REPLICA)
+    return WeightedSum(loss, tf.reduce_sum(counted), Reduction.REPLICA)
 
 
 def mask_loss(logits: tf.Tensor, masks: tf.Tensor, classes: tf.Tensor, weight: tf.Tensor) -> WeightedSum:
@@ -150,4 +150,4 @@ def mask_loss(logits: tf.Tensor, masks: tf.Tensor, classes: tf.Tensor, weight: t
     entropy = tf.nn.sigmoid_cross_entropy_with_logits(masks, logits)
     counted = tf.cast(classes > 0, entropy.dtype) * weight[:, None]
     total = tf.reduce_sum(tf.reduce_mean(entropy, [2, 3]) * counted)
-    return WeightedSum(total, tf.reduce_sum(counted), Over.REPLICA)
+    return WeightedSum(total, tf.reduce_sum(counted), Reduction.REPLICA)

@@ -111,7 +111,7 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
 
     @property
     def batch_norm_tiles(self) -> dict[str, int]:
-        """The arguments of `SpanBatchNorm` that say which replicas share statistics."""
+        """The arguments of `SyncBatchNorm` that say which replicas share statistics."""
         return {"tile_rows": self.batch_norm_tile_rows, "grid_columns": self.batch_norm_grid_columns}
 
     def single_replica_changes(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from common.config.schema import RunConfig
 from common.distributed.weight_update import WholeUpdate
 from common.train import gradients, loss_scale
 from common.train.step import make_train_step
-from common.train.task import Batch, Over, WeightedSum
+from common.train.task import Batch, Reduction, WeightedSum
 from tests import differences, sources
 from tests.benchmarks import decay_end, preset_of
 from tests.common.distributed.updates import replicas_of
@@ -65,7 +65,7 @@ class Losses:
         self.config, self.trainable_variables = config, weights
         self._counts_tokens = name.startswith(("transformer/", "maskrcnn/"))
         replica = name.startswith("maskrcnn/") or getattr(config, "mean_of_means", False)
-        self._over = Over.REPLICA if replica else Over.GLOBAL
+        self._reduction = Reduction.REPLICA if replica else Reduction.GLOBAL
 
     def weight(self, tokens: np.ndarray) -> np.ndarray:
         return tokens if self._counts_tokens else np.ones_like(tokens)
@@ -73,7 +73,7 @@ class Losses:
     def loss(self, model: "Losses", batch: Batch) -> dict[str, WeightedSum]:
         flat = tf.concat([tf.reshape(w, [-1]) for w in model.trainable_variables], 0)
         total = tf.reduce_sum(tf.linalg.matvec(batch["slopes"], flat))
-        return {"loss": WeightedSum(total, tf.reduce_sum(batch["weight"]), self._over)}
+        return {"loss": WeightedSum(total, tf.reduce_sum(batch["weight"]), self._reduction)}
 
 
 def _on_replicas(task: Losses, function: Callable) -> Callable:
@@ -168,7 +168,7 @@ def test_micro_batches_have_the_mean_that_their_loss_names(name: str, accumulati
     of_each = _on_replicas(task, lambda batch, _: own(batch)[1])(0, tf.constant(slopes), tf.constant(weight))
     found = [of_variable[0] for of_variable in of_each]
     parts = zip(np.split(slopes[0], accumulation), np.split(weight[0], accumulation))
-    if task._over is Over.REPLICA:
+    if task._reduction is Reduction.REPLICA:
         wanted = sum(s.sum(0) / w.sum() for s, w in parts) / (REPLICAS * accumulation)
     else:
         wanted = slopes[0].sum(0) / weight.sum()

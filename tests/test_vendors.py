@@ -15,7 +15,7 @@ import tensorflow as tf
 from common.detection import boxes as box_ops
 from common.detection import nms
 from common.distributed.replicas.single import Single
-from common.layers.batch_norm import SpanBatchNorm, merge_moments
+from common.layers.batch_norm import SyncBatchNorm, merge_moments
 from common.layers.convolution import PaddedConv2D
 from common.layers.precision import precision
 from ssd import loss, model
@@ -84,7 +84,7 @@ def test_merged_moments(name: str) -> None:
         images = rng.normal(size=[groups, 64, channels])
         means = 0.9 * means + 0.1 * images.mean(1)
         variances = 0.9 * variances + 0.1 * images.var(1)
-    layer = SpanBatchNorm(Single(1), 0, precision("fp64"))
+    layer = SyncBatchNorm(Single(1), 0, precision("fp64"))
     layer.build([groups, 1, 1, channels])
     layer.moving_mean, layer.moving_variance = tf.Variable(means), tf.Variable(variances)
     merge_moments([layer], Single(1))

@@ -12,7 +12,7 @@ from common.layers.cross_entropy import sparse_cross_entropy
 from common.layers.precision import Precision
 from common.text import bleu, translation
 from common.text.subwords import Subwords
-from common.train.task import Batch, Outputs, Over, WeightedSum
+from common.train.task import Batch, Outputs, Reduction, WeightedSum
 from transformer import input as pipeline
 from transformer import model
 
@@ -29,8 +29,8 @@ class Task(translation.Task):
         logits = model_([batch[name] for name in model.INPUTS], training=True)
         losses = smoothed_cross_entropy(logits, batch["targets"], self.config.label_smoothing)
         real = tf.cast(batch["targets"] != 0, logits.dtype) * tf.cast(batch["weight"], logits.dtype)[:, None]
-        over = Over.REPLICA if self.config.mean_of_means else Over.GLOBAL
-        return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * real), tf.reduce_sum(real), over)}
+        reduction = Reduction.REPLICA if self.config.mean_of_means else Reduction.GLOBAL
+        return {"cross_entropy": WeightedSum(tf.reduce_sum(losses * real), tf.reduce_sum(real), reduction)}
 
     def evaluate(self, model_: model.Transformer, batch: Batch) -> Outputs:
         length = self.config.decode.source_length

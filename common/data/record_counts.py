@@ -81,7 +81,7 @@ def known_or_read(files: Sequence[str], read: bool) -> list[int] | None:
         if read:
             return counts(files)
         folder = os.path.dirname(files[0])
-        process.tell(
+        process.print_once(
             f"{files[0]} and the like: {NAME} does not know them, so the run counts their records on the clock; "
             f"note them before: {_command(folder)}"
         )

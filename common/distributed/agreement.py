@@ -28,13 +28,13 @@ class Decision:
 
 
 class Agreement:
-    """Agrees by `Replicas.agree`, so all processes call each method in the same order.
+    """Agrees by `Replicas.all_reduce_max`, so all processes call each method in the same order.
 
     A run of one process exchanges nothing.
     """
 
     def __init__(self, replicas: Replicas):
-        self._agree, self._rank = replicas.agree, replicas.process_index
+        self._max, self._rank = replicas.all_reduce_max, replicas.process_index
         self.alone = replicas.num_processes == 1
 
     def same(self, facts: Mapping[str, str], fix: str = "give every process the same") -> None:
@@ -46,7 +46,7 @@ class Agreement:
             return
         text = json.dumps(facts, sort_keys=True)
         own = int.from_bytes(hashlib.sha256(text.encode()).digest()[:_CHUNK], "big")
-        other = self._agree(self._rank if own != self._agree(0 if self._rank else own) else 0)
+        other = self._max(self._rank if own != self._max(0 if self._rank else own) else 0)
         if not other:
             return
         first, theirs = (json.loads(self._text(text, rank)) for rank in (0, other))
@@ -60,7 +60,7 @@ class Agreement:
 
     def equal(self, values: Sequence[int]) -> bool:
         """Whether all values of all processes are equal."""
-        return self._agree(max(values)) == -self._agree(-min(values))
+        return self._max(max(values)) == -self._max(-min(values))
 
     def decide(self, success: bool, reason: str, since: float = 0.0) -> Decision:
         """Returns the common decision: success if any process has it, otherwise the earliest reason of any process.
@@ -74,22 +74,22 @@ class Agreement:
         """
         if self.alone:
             return Decision(success, reason)
-        vote = self._agree(_SUCCESS if success else _REASON if reason else _NOTHING)
+        vote = self._max(_SUCCESS if success else _REASON if reason else _NOTHING)
         if vote != _REASON:
             return Decision(success=vote == _SUCCESS)
         micros = round(since * 1e6) if reason else _NEVER
-        earliest = micros == -self._agree(-micros)
-        rank = -self._agree(-self._rank if earliest else -_NEVER)  # The lowest rank wins a tie.
+        earliest = micros == -self._max(-micros)
+        rank = -self._max(-self._rank if earliest else -_NEVER)  # The lowest rank wins a tie.
         return Decision(reason=f"{self._text(reason, rank)} on rank {rank}")
 
     def _text(self, text: str, rank: int) -> str:
         """Returns the text of process `rank`, in every process."""
         data = text.encode() if rank == self._rank else b""
-        size = self._agree(len(data))
+        size = self._max(len(data))
         parts = []
         for start in range(0, size, _CHUNK):
             count = min(_CHUNK, size - start)
-            value = self._agree(int.from_bytes(data[start : start + count], "big"))
+            value = self._max(int.from_bytes(data[start : start + count], "big"))
             parts.append(value.to_bytes(count, "big"))
         return b"".join(parts).decode()
 
@@ -108,11 +108,11 @@ class Agreement:
         while True:
             until = time.monotonic() + WAIT_SECONDS
             done = finished(lambda until=until: stopping() or time.monotonic() > until)
-            agreed = self._agree(_REASON if stopping() else _NOTHING if done else _WAIT)
+            agreed = self._max(_REASON if stopping() else _NOTHING if done else _WAIT)
             if agreed != _WAIT:
-                return agreed == _NOTHING or self._agree(int(not done)) == 0
+                return agreed == _NOTHING or self._max(int(not done)) == 0
 
     def meet(self) -> None:
         """Waits until every process has called this method."""
         if not self.alone:
-            self._agree(_NOTHING)
+            self._max(_NOTHING)

@@ -51,7 +51,7 @@ class Link:
         faulthandler.register(STACKS, all_threads=True)
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
-    def tell(self, **facts: Any) -> bool:
+    def send(self, **facts: Any) -> bool:
         """Sends facts to the launcher (`timetotrain/launch/watch/` reads them); False if none was sent."""
         if self._pipe is None:
             return False
@@ -102,7 +102,7 @@ class Link:
 
     def _beat_once(self) -> bool:
         facts = {"step": self.step, "own_seconds": self.own_seconds, "phase": self.phase, "part": self.part}
-        return self.tell(**facts, waits=self.waits)
+        return self.send(**facts, waits=self.waits)
 
 
 def _cut(text: str) -> str:
@@ -118,5 +118,5 @@ def _is_pipe(number: int) -> bool:
 
 
 _LINK = Link()
-start, tell, at_step, step, phase = _LINK.start, _LINK.tell, _LINK.at_step, _LINK.last_step, _LINK.in_phase
+start, send, at_step, step, phase = _LINK.start, _LINK.send, _LINK.at_step, _LINK.last_step, _LINK.in_phase
 waits_for_others = _LINK.waits_for_others

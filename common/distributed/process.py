@@ -39,7 +39,7 @@ def here() -> Process:
     return Process()
 
 
-def tell(line: str) -> None:
+def print_once(line: str) -> None:
     """Prints a line to standard error, in the first process only: all processes check the same data."""
     if here().main:
         print(line, file=sys.stderr)

@@ -26,7 +26,7 @@ from common.layers.xla import for_gpu, under_xla
 _FUSED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 
 
-class SpanBatchNorm(tf_keras.layers.Layer):
+class SyncBatchNorm(tf_keras.layers.Layer):
     """Batch normalization over the last axis of [b, ..., C], with statistics of `span` images.
 
     A replica has b images. A span of 0 or b is local; a divisor of b makes b/span virtual groups inside the replica;
@@ -289,14 +289,14 @@ def _kernel(
     return y if x.shape.rank == 4 else tf.reshape(y, tf.shape(x)), mean, variance
 
 
-def span_layers(model: tf.Module | Iterable[tf_keras.layers.Layer]) -> list[SpanBatchNorm]:
-    """Returns the SpanBatchNorm layers of a collection of layers or of a model, including nested ones."""
+def span_layers(model: tf.Module | Iterable[tf_keras.layers.Layer]) -> list[SyncBatchNorm]:
+    """Returns the SyncBatchNorm layers of a collection of layers or of a model, including nested ones."""
     modules = model.submodules if isinstance(model, tf.Module) else model
-    return [m for m in modules if isinstance(m, SpanBatchNorm)]
+    return [m for m in modules if isinstance(m, SyncBatchNorm)]
 
 
 def merge_moments(model: tf.Module | Iterable[tf_keras.layers.Layer], replicas: Replicas) -> None:
-    """Fills `merged_mean` and `merged_variance` of every SpanBatchNorm from all groups of all replicas.
+    """Fills `merged_mean` and `merged_variance` of every SyncBatchNorm from all groups of all replicas.
 
     Call it inside `replicas.run`, before each evaluation. The merged moments are those of the union of all groups, by
     the law of total variance: mean of means, mean of variances plus variance of means (docs/sources.md, mlperf 0.8).

@@ -25,7 +25,7 @@ from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
 from common.distributed.spatial import layers as spatial_layers
 from common.distributed.spatial.geometry import Padding, resolve
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.convolution import PaddedConv2D
 from common.layers.dense import add_bias
 from common.layers.xla import for_gpu
@@ -63,7 +63,7 @@ class NormalizedConv2D(PaddedConv2D):
     but the norm may read it. The norm's offset is rounded to the precision of products, as the sum is.
     """
 
-    def __init__(self, norm: SpanBatchNorm, *args: Any, **kwargs: Any):
+    def __init__(self, norm: SyncBatchNorm, *args: Any, **kwargs: Any):
         super().__init__(*args, use_bias=False, **kwargs)
         norm.in_convolution = not norm.trainable
         self.norm = lambda: norm  # A function, so that the variables belong to one layer only.

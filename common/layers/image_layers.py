@@ -13,7 +13,7 @@ from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import WHOLE_IMAGES, Spatial
 from common.distributed.spatial.geometry import Padding
 from common.layers import gpu_forms
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.convolution import PaddedConv2D, SpaceToDepthStem
 from common.layers.precision import Precision
 
@@ -49,7 +49,7 @@ class ImageLayers:
         stride: int,
         name: str,
         trainable: bool = True,
-        norm: SpanBatchNorm | None = None,
+        norm: SyncBatchNorm | None = None,
     ) -> PaddedConv2D:
         """Creates a convolution without bias, zero-padded by (size - 1) / 2 on each side for any stride and image.
 
@@ -84,10 +84,10 @@ class ImageLayers:
 
     def sync_batch_norm(
         self, name: str | None = None, span: int | None = None, **settings: Any
-    ) -> SpanBatchNorm:
+    ) -> SyncBatchNorm:
         """Creates batch norm over `span` images, `config.batch_norm_span` by default; `settings` are the layer's."""
         config = self.config
-        return SpanBatchNorm(
+        return SyncBatchNorm(
             self.replicas,
             config.batch_norm_span if span is None else span,
             self.precision,

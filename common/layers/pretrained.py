@@ -10,7 +10,7 @@ import tf_keras
 from common.distributed.replicas.base import Replicas
 from common.errors import UserError
 from common.layers import weight_files
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 
 _NORM = {
     "gamma": ("gamma",),
@@ -34,7 +34,7 @@ def load(
     is missing or of another shape.
 
     Args:
-      network: all its SpanBatchNorm layers belong to the backbone, and so do its convolutions "conv1" and "layer...".
+      network: all its SyncBatchNorm layers belong to the backbone, and so do its convolutions "conv1" and "layer...".
         Its layer "fc" is set only if the file has one of its shape.
       width_field, name: names for errors: the field with the backbone's width (published: 64), and the backbone.
       fitted: maps a kernel [h, w, in, out] and the network's shape to the network's kernel.
@@ -59,7 +59,7 @@ def load(
             copy.assign(np.broadcast_to(value, variable.shape).astype(copy.dtype.as_numpy_dtype))
 
     for layer in network.submodules:
-        if isinstance(layer, SpanBatchNorm):
+        if isinstance(layer, SyncBatchNorm):
             for theirs, ours in _NORM.items():
                 for attribute in ours:
                     put(getattr(layer, attribute), f"{layer.name}/{theirs}")

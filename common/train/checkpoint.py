@@ -127,7 +127,7 @@ class Saver:
           PeerLostError: process 0 could not write, and says why.
         """
         error = self.wait()
-        if replicas.agree(int(error is not None)):
+        if replicas.all_reduce_max(int(error is not None)):
             raise (self._unwritten(error) if error else PeerLostError()) from error
 
     def check(self) -> None:
@@ -212,8 +212,11 @@ def restore_latest(
             error = caught
         # Exchange before any process raises, so that no process waits for one that has raised.
         damaged = isinstance(error, checkpoint_file.DamagedError)
-        worst, equal = replicas.agree(1 if damaged else 2 * bool(error)), Agreement(replicas).equal([step])
-        if worst == 1 and replicas.agree(len(paths)) > 1:
+        worst, equal = (
+            replicas.all_reduce_max(1 if damaged else 2 * bool(error)),
+            Agreement(replicas).equal([step]),
+        )
+        if worst == 1 and replicas.all_reduce_max(len(paths)) > 1:
             if paths:
                 path = paths.pop()
                 if replicas.main:

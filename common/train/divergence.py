@@ -79,7 +79,7 @@ def _in_step(programs: Programs, healthy: int) -> str:
 def _first_of(programs: Programs, names: Sequence[str], sound: Iterable[bool]) -> str:
     """Returns the first name whose tensor is not sound in some process, "" if all are in all."""
     own = next((i for i, fine in enumerate(sound) if not fine), len(names))
-    first = -programs.replicas.agree(-own)
+    first = -programs.replicas.all_reduce_max(-own)
     return names[first] if first < len(names) else ""
 
 

@@ -16,7 +16,7 @@ from common.distributed.replicas.base import Replicas
 from common.layers import dropout, gpu_forms, recompute
 from common.train.loss_scale import LossScale
 from common.train.segments import Cut
-from common.train.task import Batch, Over, Task, WeightedSum
+from common.train.task import Batch, Reduction, Task, WeightedSum
 
 # (batch) -> (loss, gradients): this replica's summands; the sums over the replicas are the step's.
 Gradients = Callable[[Batch], tuple[tf.Tensor, list[tf.Tensor]]]
@@ -77,7 +77,7 @@ def _dense(
 
 def _denominator(term: WeightedSum, replicas: Replicas, micro_batches: int = 1) -> tf.Tensor:
     weight = tf.stop_gradient(term.weight)
-    if term.over is Over.GLOBAL:
+    if term.reduction is Reduction.GLOBAL:
         weight = replicas.all_reduce(weight)
     else:
         weight = weight * tf.cast(replicas.num_replicas * micro_batches, weight.dtype)
@@ -148,9 +148,11 @@ class _InParts:
         """Returns (total, weight) of micro-batch `i`; the terms that are not GLOBAL form one, with weight 0."""
         with dropout.micro_batch(i, self._count):
             terms = self._task.loss(self._model, self._micro_batch(batch, i)).values()
-        sums = [(t.total, t.weight) for t in terms if t.over is Over.GLOBAL]
+        sums = [(t.total, t.weight) for t in terms if t.reduction is Reduction.GLOBAL]
         local = [
-            t.total / _denominator(t, self._replicas, self._count) for t in terms if t.over is Over.REPLICA
+            t.total / _denominator(t, self._replicas, self._count)
+            for t in terms
+            if t.reduction is Reduction.REPLICA
         ]
         return [*sums, (tf.add_n(local), tf.constant(0, local[0].dtype))] if local else sums
 

@@ -32,7 +32,7 @@ FAULTY = 70  # EX_SOFTWARE in sysexits.h: an internal error was detected.
 # A replay takes at most as long as the run has taken since its copy; this project's choice.
 REPLAY_SECONDS = 300.0
 _CLEAR = 2.0  # How many times as far from the replay as the other replica the one that erred is; our choice.
-_MODULUS = (1 << 61) - 1  # Sums stay below the largest value that `Replicas.agree` compares.
+_MODULUS = (1 << 61) - 1  # Sums stay below the largest value that `Replicas.all_reduce_max` compares.
 _Digests = list[dict[str, int]]  # Of each local replica, by the variables' names.
 
 
@@ -88,7 +88,7 @@ class Guard(Listener):
 
     def diagnose(self, step: int) -> str:
         """As `divergence.first_not_finite`; "" if its replay may take more than `REPLAY_SECONDS`."""
-        if self._programs.replicas.agree(int(not self.can_replay)):
+        if self._programs.replicas.all_reduce_max(int(not self.can_replay)):
             return ""
         cause = divergence.first_not_finite(self._programs, self.replay, step)
         self._programs.state.step.assign(step)
@@ -188,7 +188,7 @@ class Guard(Listener):
         """Returns every replica's value, from those of this process's replicas, which are not negative."""
         replicas, first = self._programs.replicas, self._programs.replicas.process_index * self._local
         own = dict(enumerate(values, first))
-        return [replicas.agree(own.get(r, 0)) for r in range(replicas.num_replicas)]
+        return [replicas.all_reduce_max(own.get(r, 0)) for r in range(replicas.num_replicas)]
 
     def _state(self) -> list[list[np.ndarray]]:
         """Returns a copy of all variables on the host; one copy where the replicas are equal."""

@@ -138,7 +138,7 @@ class HostBlock(TrainingBlock):
 
     def _stop_of_all(self) -> bool:
         """Returns whether any process must stop."""
-        return self._stopping if self._alone else bool(self.replicas.agree(int(self._stopping)))
+        return self._stopping if self._alone else bool(self.replicas.all_reduce_max(int(self._stopping)))
 
     # -- evaluating --------------------------------------------------------------------------------------------------
 

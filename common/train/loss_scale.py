@@ -23,11 +23,11 @@ class FixedScale:
 
     Attributes:
       variables: variables of its state; none.
-      tell: for `WeightUpdate.apply`; None, so that no update is skipped.
+      update: for `WeightUpdate.apply`; None, so that no update is skipped.
     """
 
     variables: tuple[tf.Variable, ...] = ()
-    tell = None
+    update = None
 
     def __init__(self, value: float):
         self._value = value
@@ -82,7 +82,7 @@ class DynamicScale:
         """Returns the number of updates before step `step`, for Adam's corrections."""
         return step - tf.cast(self._skipped.read_value(), step.dtype)
 
-    def tell(self, finite: tf.Tensor) -> list[tf.Tensor]:
+    def update(self, finite: tf.Tensor) -> list[tf.Tensor]:
         """Inside `run`: adapts the scale after an update; the update was skipped if not `finite`.
 
         Returns the written tensors.

@@ -44,7 +44,7 @@ def make_update(
         if not config.optimizer.one_warmup_delta:
             own = optimizers.with_bias_factor(own, state.kinds, config.optimizer.bias_gradient_factor)
         scale = state.loss_scale
-        updates = state.update.apply(own, rate(step), scale.updates(step), scale.tell)
+        updates = state.update.apply(own, rate(step), scale.updates(step), scale.update)
         with tf.control_dependencies(updates):
             return tf.identity(loss)
 

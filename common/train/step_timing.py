@@ -70,7 +70,7 @@ class StepTiming:
             self._began.assign(0.0)
             self._part.assign(0)
 
-    def tell(self, step: int) -> None:
+    def record(self, step: int) -> None:
         """Sends the last finished step, the sums and the part of the current step to the launcher."""
         heartbeat.at_step(step, *((self._sums(), self._where()) if self._enabled else ()))
 

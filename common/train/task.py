@@ -31,7 +31,7 @@ _NOTES = ("records.json", "convert.json", "description.json", "tiny.json")
 Spread = Callable[[Callable, Iterable], Iterable]
 
 
-class Over(enum.Enum):
+class Reduction(enum.Enum):
     """The divisor of a loss term's total."""
 
     GLOBAL = "the weights of all replicas and micro-batches: examples, tokens, matched boxes"
@@ -44,7 +44,7 @@ class WeightedSum:
 
     total: tf.Tensor
     weight: tf.Tensor
-    over: Over = Over.GLOBAL
+    reduction: Reduction = Reduction.GLOBAL
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,13 +28,13 @@ class _Run:
 
 
 class Runs:
-    """Follows the starts of runs in one log; `tell` takes each record of KEYS."""
+    """Follows the starts of runs in one log; `add` takes each record of KEYS."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
         self._header = 0  # the first line of a header after a run_start
 
-    def tell(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Takes the next record."""
         runs = self._runs
         if record.key in _HEADER:

@@ -38,7 +38,7 @@ _OF_VALUES: dict[str, tuple[str, Callable[[object], bool], str, str]] = {
 
 
 class Story:
-    """Follows one log: call `tell(record)` for each record of `KEYS`, then `end()` once.
+    """Follows one log: call `add(record)` for each record of `KEYS`, then `end()` once.
 
     Args:
       make: builds a finding: (rule, severity, record or None, expected, found, **wording and names).
@@ -67,7 +67,7 @@ class Story:
         self.handlers = {
             **dict.fromkeys(("epoch_stop", "block_stop", "eval_stop"), count),
             **dict.fromkeys(_OF_VALUES, self._told_by_value), "eval_accuracy": self.evaluations.accuracy,
-            "submission_benchmark": self.runs.tell, "submission_division": self.runs.tell,
+            "submission_benchmark": self.runs.add, "submission_division": self.runs.add,
             "submission_org": self._name, "submission_platform": self._name, "submission_status": self._keep,
             "config_digest": self._keep, "init_start": self._time, "init_stop": self._time,
             "run_start": self._time, "run_stop": self._stop,
@@ -77,7 +77,7 @@ class Story:
 
     def _time(self, record: Record) -> None:
         if record.key != "init_stop":
-            self.runs.tell(record)
+            self.runs.add(record)
         # NaN is not a time of init_start; the stock checker ignores it, too.
         if record.key == "init_start" and record.time_ms == record.time_ms:
             self.times[record.key] = min(record.time_ms, self.times.get(record.key, record.time_ms))
@@ -85,7 +85,7 @@ class Story:
             self.times.setdefault(record.key, record.time_ms)
 
     def _stop(self, record: Record) -> None:
-        self.runs.tell(record)
+        self.runs.add(record)
         # The first one counts, as in the stock summarizer: the score ignores what comes after it.
         self.stop = record if self.stop is None else self.stop
 
@@ -93,7 +93,7 @@ class Story:
         """Takes a record whose value alone may be advice."""
         key, value = record.key, record.value
         if key == "cache_clear":
-            self.runs.tell(record)
+            self.runs.add(record)
         elif key == "seed":
             self.seed = value if self.seed is None else self.seed
         elif key == "smoke_run":
@@ -107,7 +107,7 @@ class Story:
 
     def _name(self, record: Record) -> Finding | None:
         if record.key == "submission_org":
-            self.runs.tell(record)
+            self.runs.add(record)
         self.last.setdefault(record.key, record)
         if record.value is None or not str(record.value).strip():
             names = {"key": record.key, "wording": "submission_name.value"}

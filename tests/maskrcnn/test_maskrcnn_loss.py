@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
-from common.train.task import Over
+from common.train.task import Reduction
 from maskrcnn import loss, model, roi, rpn
 from tests.maskrcnn import small
 
@@ -18,7 +18,7 @@ DELTA = 1 / 9
 
 
 def value(term) -> float:
-    assert term.over is Over.REPLICA
+    assert term.reduction is Reduction.REPLICA
     return float(term.total / term.weight)
 
 

@@ -13,7 +13,7 @@ from common.detection.anchors import PYRAMID_ASPECTS
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers import gpu_forms
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
 from common.train.describe import parameters
@@ -35,7 +35,7 @@ def network(**changes) -> model.MaskRCNN:
 
 def named(net: tf.Module) -> dict[str, tf_keras.layers.Layer]:
     """The layers that own weights, by name."""
-    owns = (layers.Conv2D, layers.Conv2DTranspose, layers.Dense, SpanBatchNorm)
+    owns = (layers.Conv2D, layers.Conv2DTranspose, layers.Dense, SyncBatchNorm)
     return {layer.name: layer for layer in net.submodules if isinstance(layer, owns)}
 
 
@@ -103,7 +103,7 @@ def copied(ours: tf.Module, theirs: tf_keras.Model) -> list[tuple[tf.Variable, t
         if not layer.weights:
             continue
         source = mine[layer.name]
-        if isinstance(source, SpanBatchNorm):
+        if isinstance(source, SyncBatchNorm):
             moments = rng.normal(0, 0.1, source.gamma.shape), rng.uniform(0.5, 2, source.gamma.shape)
             source.merged_mean.assign(moments[0])
             source.merged_variance.assign(moments[1])
@@ -231,7 +231,7 @@ def test_full_size_network_has_the_counted_parameters_and_anchors():
     assert parameters(net) == resnet + pyramid + rpn + boxes + masks == 44454513
     # The published count omits the parameters of batch norm, of the stem and of the first stage.
     stem_and_stage = 7 * 7 * 3 * 64 + (64 * 64 + 2 * 64 * 256) + 2 * (2 * 64 * 256) + 3 * 9 * 64 * 64
-    norms = [layer for layer in net.submodules if isinstance(layer, SpanBatchNorm)]
+    norms = [layer for layer in net.submodules if isinstance(layer, SyncBatchNorm)]
     scales = 2 * sum(int(layer.gamma.shape[0]) for layer in norms)
     assert (len(norms), scales) == (53, 53120)
     frozen = [v for name, v in named(net).items() if name == "conv1" or name.startswith("layer1.")]
@@ -262,7 +262,7 @@ def test_frozen_parts_have_no_gradient_at_all():
     trained = {v.ref() for v in net.trainable_variables}
     frozen = [named(net)["conv1"].kernel]
     frozen += [v.kernel for k, v in named(net).items() if k.startswith("layer1.") and hasattr(v, "kernel")]
-    norms = [layer for layer in net.submodules if isinstance(layer, SpanBatchNorm)]
+    norms = [layer for layer in net.submodules if isinstance(layer, SyncBatchNorm)]
     assert len(frozen) == 11 and len(norms) == 53
     frozen += [v for layer in norms if layer.name == "bn1" or "layer1." in layer.name for v in layer.weights]
     assert not trained & {v.ref() for v in frozen}
@@ -286,7 +286,7 @@ def test_frozen_parts_have_no_gradient_at_all():
 def test_a_gpu_s_first_stage_equals_the_plain_one(monkeypatch):
     """With frozen batch norm folded into the convolutions: outputs and gradients in float64."""
     net = network(batch_norm="frozen", freeze=True)
-    norms = [layer for layer in net.submodules if isinstance(layer, SpanBatchNorm)]
+    norms = [layer for layer in net.submodules if isinstance(layer, SyncBatchNorm)]
     assert all(norm.in_convolution for norm in norms)
     small.randomize([v for norm in norms for v in (norm.gamma, norm.beta, norm.merged_mean)])
     images = np.random.default_rng(5).normal(size=[2, 64, 128, 3])

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.single import Single
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.precision import precision
 from resnet import model
 from resnet.config import Config
@@ -59,7 +59,7 @@ def _our_layers(network: tf_keras.Model) -> list[tf_keras.layers.Layer]:
 
     def branch(layer):
         """The convolutions and batch norms from `layer` back to the first that is neither."""
-        while isinstance(layer, (tf_keras.layers.Conv2D, SpanBatchNorm, tf_keras.layers.ReLU)):
+        while isinstance(layer, (tf_keras.layers.Conv2D, SyncBatchNorm, tf_keras.layers.ReLU)):
             if isinstance(layer, tf_keras.layers.ReLU) and isinstance(before(layer)[0], tf_keras.layers.Add):
                 break
             if not isinstance(layer, tf_keras.layers.ReLU):
@@ -108,14 +108,14 @@ def _pair(name: str):
     pairs = list(zip(_our_layers(ours), _their_layers(theirs), strict=True))
     for mine, other in pairs:
         assert [v.shape for v in mine.trainable_weights] == [v.shape for v in other.trainable_weights]
-        if isinstance(mine, SpanBatchNorm):
+        if isinstance(mine, SyncBatchNorm):
             mine.gamma.assign(rng.uniform(0.5, 1.5, mine.gamma.shape))
             mine.beta.assign(rng.normal(0, 0.1, mine.beta.shape))
         variables += zip(mine.trainable_weights, other.trainable_weights)
     for mine, other in variables:
         other.assign(mine)
     assert len(variables) == len(ours.trainable_variables) == len(theirs.trainable_variables) == 161
-    norms = [(m, o) for m, o in pairs if isinstance(m, SpanBatchNorm)]
+    norms = [(m, o) for m, o in pairs if isinstance(m, SyncBatchNorm)]
     return ours, theirs, variables, norms
 
 

@@ -11,7 +11,7 @@ import tf_keras
 
 from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.precision import precision
 from ssd import backbone, model
 from ssd.presets import PRESETS
@@ -108,7 +108,7 @@ def test_a_tensorflow_checkpoint_is_read_too(tmp_path):
     network = model.build(CONFIG, Single(), precision("fp64"))
     backbone.load(network, path, Single())
     layer = next(
-        x for x in network.layers if isinstance(x, SpanBatchNorm) and x.name == "layer2.0.downsample.1"
+        x for x in network.layers if isinstance(x, SyncBatchNorm) and x.name == "layer2.0.downsample.1"
     )
     np.testing.assert_array_equal(layer.gamma, arrays["layer2.0.downsample.1.weight"])
     np.testing.assert_array_equal(layer.moving_variance[0], arrays["layer2.0.downsample.1.running_var"])

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.single import Single
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.precision import precision
 from common.train.describe import parameters
 from common.train.multiply_adds import forward_macs
@@ -75,7 +75,7 @@ def by_creation(network: tf_keras.Model, kinds: tuple[type, ...]) -> list[tf_ker
 
 def pair(config: Config):
     ours, theirs = model.build(config, Single(), precision("fp64")), stock(config)
-    mine = by_creation(ours, (layers.Conv2D, SpanBatchNorm))
+    mine = by_creation(ours, (layers.Conv2D, SyncBatchNorm))
     other = by_creation(theirs, (layers.Conv2D, layers.BatchNormalization))
     rng, variables = np.random.default_rng(0), []
     for a, b in zip(mine, other, strict=True):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from common.config import overrides as configs
 from common.config.clock import Clock
 from common.text.beam import Hypotheses
-from common.train.task import Over
+from common.train.task import Reduction
 from tests.benchmarks import assert_the_header_follows, broken_rules
 from transformer.presets import PRESETS
 from transformer.task import Task
@@ -32,9 +32,12 @@ def test_padding_and_padded_examples_have_no_loss() -> None:
     real = (targets != 0) * weight[:, None]
     np.testing.assert_allclose(term.total, (losses * real).sum(), rtol=1e-9)
     np.testing.assert_allclose(term.weight, 7.0)
-    assert term.over is Over.GLOBAL
+    assert term.reduction is Reduction.GLOBAL
     google = Task(dataclasses.replace(config, mean_of_means=True), None)
-    assert google.loss(lambda *_, **__: tf.constant(logits), batch)["cross_entropy"].over is Over.REPLICA
+    assert (
+        google.loss(lambda *_, **__: tf.constant(logits), batch)["cross_entropy"].reduction
+        is Reduction.REPLICA
+    )
 
 
 def test_an_evaluation_searches_from_the_sources_and_their_positions() -> None:

@@ -46,7 +46,10 @@ def parser() -> argparse.ArgumentParser:
         help="let the processes listen on a public address: whoever reaches a port there can run code",
     )
     flags.add_argument(
-        "--settings", default="", metavar="NAME", help="set the variables of systems/launch/NAME.json"
+        "--settings",
+        default="",
+        metavar="NAME",
+        help="set the variables of a system in timetotrain/launch/settings.json",
     )
     flags.add_argument(
         "--check",

@@ -1,7 +1,7 @@
 """Reads a system's environment variables for NCCL, Horovod, TensorFlow and XLA, with sources. TensorFlow-free.
 
-systems/launch/NAME.json is a list of {"variable", "value", "why", "source"}. Systems that differ only in size share a
-file: summit-128 uses summit.json, dgx-2h-4 uses dgx-2h-hosts.json, h100-1 uses h100-8.json. XLA's flags stay at their
+settings.json has a list of {"variable", "value", "why", "source"} for each system. Systems that differ only in size
+share an entry: summit-128 uses "summit", dgx-2h-4 uses "dgx-2h-hosts", h100-1 uses "h100-8". XLA's flags stay at their
 defaults.
 """
 
@@ -11,29 +11,34 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from common.errors import UserError
-from common.files import ROOT
 
-FOLDER = ROOT / "systems" / "launch"
+FILE = Path(__file__).with_name("settings.json")
 
 
 def name_of(hardware: str) -> str:
-    """Returns the name of a system's settings (NAME of systems/launch/NAME.json); "" if it has none.
+    """Returns the name of a system's settings in timetotrain/launch/settings.json; "" if it has none.
 
     Several hosts of a machine, such as dgx-2h-4, may have separate settings: dgx-2h-hosts.
     """
     family = re.sub(r"-\d+$", "", hardware)
     names = (hardware, f"{family}-hosts", family, f"{family}-8")
-    return next((name for name in names if (FOLDER / f"{name}.json").is_file()), "")
+    return next((name for name in names if name in read()), "")
+
+
+def read() -> dict[str, list[dict[str, str]]]:
+    """Returns the settings of every system by name, in alphabetical order."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def load(name: str) -> list[dict[str, str]]:
-    """Reads systems/launch/<name>.json. Raises UserError: the file does not exist."""
-    known = sorted(path.stem for path in FOLDER.glob("*.json"))
+    """Returns the settings `name`. Raises UserError: timetotrain/launch/settings.json has none of that name."""
+    known = read()
     if name not in known:
-        raise UserError(f"--settings={name}: no systems/launch/{name}.json; known: {', '.join(known)}")
-    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        raise UserError(f"--settings={name}: timetotrain/launch/settings.json has {', '.join(known)}")
+    return known[name]
 
 
 def environment(name: str, present: Mapping[str, str] = os.environ) -> dict[str, str]:

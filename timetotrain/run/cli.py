@@ -48,13 +48,13 @@ def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
         # The interpreter's normal exit can wait for other processes that in turn wait for this one.
         traceback.print_exc()
         _fail(f"{type(error).__name__}: {str(error).partition(os.linesep)[0]}", 1)
-    heartbeat.tell(result=code)
+    heartbeat.send(result=code)
     _exit(code)
 
 
 def _fail(message: str, code: int, lost: bool = False) -> NoReturn:
     """Ends this process at once, since others may wait for it. If there is a launcher, it prints the message."""
-    if not heartbeat.tell(**{"lost" if lost else "error": message}):
+    if not heartbeat.send(**{"lost" if lost else "error": message}):
         print(f"{processes.here().prefix}error: {message}", file=sys.stderr, flush=True)
     _exit(code)
 

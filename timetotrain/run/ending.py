@@ -64,7 +64,7 @@ def explained(
         better = step_errors.explained(error, replicas, "global_batch_size", diagnose, say)
     told = better or error
     text = str(told) if isinstance(told, UserError) else f"{type(told).__name__}: {told}".splitlines()[0]
-    heartbeat.tell(**{"lost" if isinstance(told, PeerLostError) else "error": text})
+    heartbeat.send(**{"lost" if isinstance(told, PeerLostError) else "error": text})
     return better
 
 

@@ -35,7 +35,7 @@ class Watchdog(Listener):
                 heartbeat.phase("evaluates")
 
     def on_poll(self, step: int, training: bool) -> bool:
-        self._loop.programs.timing.tell(step)
+        self._loop.programs.timing.record(step)
         return False
 
 

@@ -46,7 +46,7 @@ class RunLog:
         self._place = round_keys.place_of(config, self._clock)
         self._output = Output(config, self._write) if round_keys.header(config) else None
         self.started = self.stopped = self._resumed = False
-        heartbeat.tell(log=str(self._file.path.resolve()), clock=now() - time.monotonic())
+        heartbeat.send(log=str(self._file.path.resolve()), clock=now() - time.monotonic())
 
     # -- the parts of a log ---------------------------------------------------------------------------------------
 

@@ -39,9 +39,9 @@ def main(backend: str, command: Sequence[str]) -> int:
     try:
         bad = _check(backend, flags(command))
     except Exception as error:  # Python's own exit might wait for the others, which wait for this process.
-        heartbeat.tell(error=str(error))
+        heartbeat.send(error=str(error))
         os._exit(getattr(error, "exit_code", 1))
-    heartbeat.tell(result=int(bad))
+    heartbeat.send(result=int(bad))
     sys.stdout.flush()
     os._exit(int(bad))
 
@@ -73,7 +73,7 @@ def _check(backend: str, values: dict[str, str]) -> bool:
             print(f"{'ok' if good else 'FAILS':<6} {name:<10} {text}", flush=True)
 
     def spread(value: int) -> tuple[int, int]:
-        return -replicas.agree(-value), replicas.agree(value)
+        return -replicas.all_reduce_max(-value), replicas.all_reduce_max(value)
 
     def compare(name: str, facts: dict[str, str], text: str) -> None:
         try:
@@ -83,7 +83,7 @@ def _check(backend: str, values: dict[str, str]) -> bool:
             say(name, False, str(error))
 
     say("names", True, f"{replicas.num_processes} processes met; process 0 is on {socket.gethostname()}")
-    replicas.agree(0)  # All read their clocks at one time.
+    replicas.all_reduce_max(0)  # All read their clocks at one time.
     first, last = spread(time.time_ns() // 1000)
     say("clocks", last - first < _CLOCK_SECONDS * 1e6, f"{(last - first) / 1000:.0f} ms apart at most")
     common = {f"--{name}": value for name, value in values.items() if name not in _OWN}
@@ -113,7 +113,7 @@ def _check(backend: str, values: dict[str, str]) -> bool:
         )
     width = 4096 if gpus or replicas.platform not in ("", "cpu") else 1024
     seconds = _seconds(replicas, tf.ones([width, width]), lambda x: tf.reduce_sum(tf.matmul(x, x)))
-    slowest = replicas.agree(round(seconds * 1e9)) / 1e9
+    slowest = replicas.all_reduce_max(round(seconds * 1e9)) / 1e9
     say("products", True, f"{2 * width**3 / slowest / 1e12:,.2f} TFLOP/s in fp32 on the slowest device")
     replicas.close()
     return bool(failed)
@@ -152,7 +152,7 @@ def _write_speed(folder: pathlib.Path) -> float:
 
 def _shared(folder: pathlib.Path, replicas: Any) -> bool:
     """Returns, in every process, whether all see a file that process 0 writes into a folder."""
-    number = replicas.agree(os.getpid() if replicas.main else 0)
+    number = replicas.all_reduce_max(os.getpid() if replicas.main else 0)
     path, created = folder / f".shared-{number}", not folder.exists()
     written = 0
     if replicas.main:
@@ -163,17 +163,17 @@ def _shared(folder: pathlib.Path, replicas: Any) -> bool:
         except OSError:
             pass
     missing = 0
-    if replicas.agree(written):
+    if replicas.all_reduce_max(written):
         until = time.monotonic() + _SHARED_SECONDS
         while not path.exists() and time.monotonic() < until:
             time.sleep(0.1)
         missing = int(not path.exists())
-    unseen = replicas.agree(missing)
+    unseen = replicas.all_reduce_max(missing)
     if written:
         path.unlink()
         if created:
             folder.rmdir()
-    return bool(replicas.agree(written)) and not unseen
+    return bool(replicas.all_reduce_max(written)) and not unseen
 
 
 def _seconds(replicas: Any, x: Any, function: Callable[[Any], Any]) -> float:

@@ -62,7 +62,7 @@ class Run:
                 recorder.header()
             self._initialize()
             start, pending = self._resume()
-            heartbeat.tell(start=start)
+            heartbeat.send(start=start)
             if recorder is not None:
                 recorder.begin(start)
             self._train(pending)
@@ -95,7 +95,7 @@ class Run:
 
     def _on_signal(self, number: int, _: Any) -> None:
         name = signal.Signals(number).name
-        heartbeat.tell(signal=name)
+        heartbeat.send(signal=name)
         self._stopped_by = self._stopped_by or name
         if self.loop is not None:
             self.loop.stop(name)
@@ -204,7 +204,7 @@ class Run:
         """
         written = self.recorder is not None
         try:
-            self._replicas.agree(0)
+            self._replicas.all_reduce_max(0)
             written = True
             self._replicas.close()
         except Exception as error:

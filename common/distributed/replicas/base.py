@@ -231,15 +231,15 @@ class Replicas(abc.ABC):
         lost = tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError
         return self.num_processes > 1 and isinstance(error, lost)
 
-    def agree(self, value: int) -> int:
+    def all_reduce_max(self, value: int) -> int:
         """Outside `run`, called by every process: the largest value that any process gave.
 
         The launcher sees which processes wait here for the others (common/distributed/heartbeat.py).
         """
         with heartbeat.waits_for_others():
-            return self._agree(value)
+            return self._all_reduce_max(value)
 
-    def _agree(self, value: int) -> int:
+    def _all_reduce_max(self, value: int) -> int:
         return value
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:

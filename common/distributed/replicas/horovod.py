@@ -93,8 +93,8 @@ class Horovod(Replicas):
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> tf.data.Dataset:
         return make(Shard(self.process_index, self.num_processes))
 
-    def _agree(self, value: int) -> int:
-        return int(self._hvd.allreduce(tf.constant(value, tf.int64), op=self._hvd.Max, name="agree"))
+    def _all_reduce_max(self, value: int) -> int:
+        return int(self._hvd.allreduce(tf.constant(value, tf.int64), op=self._hvd.Max, name="all_reduce_max"))
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:
         return self._gather_uneven(variable.read_value()[None]).numpy()

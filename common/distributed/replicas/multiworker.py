@@ -104,7 +104,7 @@ class MultiWorker(StrategyReplicas):
 
         return self._between_processes(value, gather)
 
-    def _agree(self, value: int) -> int:
+    def _all_reduce_max(self, value: int) -> int:
         return int(
             self._between_processes(
                 tf.constant(value, tf.int64),

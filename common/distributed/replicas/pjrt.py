@@ -190,7 +190,7 @@ class Pjrt(Xla):
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Batches:
         return Batches(make(Shard(self.process_index, self.num_processes)), self._placement)
 
-    def _agree(self, value: int) -> int:
+    def _all_reduce_max(self, value: int) -> int:
         return value if self.num_processes == 1 else int(_of_all_processes(np.int64(value)).max())
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:

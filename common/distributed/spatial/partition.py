@@ -26,7 +26,7 @@ class Spatial:
     A loss after `leave_own` covers a replica's own images. A loss after `leave` or `global_average` is computed by
     each of the k replicas of a group, so its weight is also counted k times, and the loss of a step stays the same: a
     term over GLOBAL is k totals divided by k times the weight; a term over REPLICA is k terms, each divided by the
-    number of replicas (`common.train.task.Over`). The gradients need no correction either, because they are summed
+    number of replicas (`common.train.task.Reduction`). The gradients need no correction either, because they are summed
     over the replicas.
 
     Attributes:

@@ -17,7 +17,7 @@ def together(*calls):
     meets, values = threading.Barrier(len(calls), timeout=30), [0] * len(calls)
 
     def process(rank):
-        def agree(value):
+        def all_reduce_max(value):
             assert -(1 << 62) <= value <= 1 << 62
             values[rank] = value
             meets.wait()
@@ -25,7 +25,9 @@ def together(*calls):
             meets.wait()
             return most
 
-        replicas = types.SimpleNamespace(agree=agree, process_index=rank, num_processes=len(calls))
+        replicas = types.SimpleNamespace(
+            all_reduce_max=all_reduce_max, process_index=rank, num_processes=len(calls)
+        )
         try:
             return calls[rank](Agreement(replicas))
         except UserError as error:

@@ -24,7 +24,7 @@ from common.config.optimizer import (
 from common.config.schema import Communication
 from common.distributed import replicas as backends
 from common.distributed.replicas.base import Replicas
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.precision import Precision, precision
 from common.optim import optimizers
 from common.train.state import State
@@ -79,7 +79,7 @@ class Task(toy.Task):
         looked_up = tf_keras.layers.Embedding(ROWS, 3, dtype=policy)(rows)
         x = tf.concat([tf.reshape(looked_up, [-1, 6]), x[:, 2:]], 1)
         x = tf_keras.layers.Dense(9, use_bias=False, dtype=policy)(x)
-        x = SpanBatchNorm(replicas, BATCH, precision)(x)
+        x = SyncBatchNorm(replicas, BATCH, precision)(x)
         x = tf_keras.layers.Activation("tanh", dtype=policy)(x)
         x = tf_keras.layers.Dense(toy.CLASSES, dtype=precision.full)(x)
         return tf_keras.Model(inputs, x)

@@ -14,7 +14,7 @@ from common.config.schema import RunConfig
 from common.distributed.graph_partition import branches
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial.partition import Spatial
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.dropout import Dropout
 from common.layers.precision import Precision
 from common.train import task
@@ -52,7 +52,7 @@ class Network(tf_keras.Model):
         super().__init__(dtype=precision.full, autocast=False)
         self.spatial = Spatial(replicas, config.partitions)
         self.replicas = replicas
-        self.norm = SpanBatchNorm(replicas, config.batch_norm_span, precision, spatial=self.spatial)
+        self.norm = SyncBatchNorm(replicas, config.batch_norm_span, precision, spatial=self.spatial)
         self.dropout = Dropout(replicas, 0.25, 5, config.partitions, dtype=precision.full)
         shapes = {"kernel": [3, 3, 3, 6], "hidden": [6, 6], "first": [6, CLASSES], "second": [6, CLASSES]}
         rng = np.random.default_rng(2)

@@ -9,7 +9,7 @@ from common.distributed.replicas.base import replica_groups
 from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.layers.batch_norm import SpanBatchNorm, merge_moments, span_layers
+from common.layers.batch_norm import SyncBatchNorm, merge_moments, span_layers
 from common.layers.precision import precision
 
 CHANNELS, EPSILON = 3, 1e-5
@@ -19,8 +19,8 @@ def _images(batch: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(1.5, 2.0, [batch, 5, 4, CHANNELS])
 
 
-def _layer(replicas, span, name="fp64", **kwargs) -> SpanBatchNorm:
-    return SpanBatchNorm(replicas, span, precision(name), epsilon=EPSILON, **kwargs)
+def _layer(replicas, span, name="fp64", **kwargs) -> SyncBatchNorm:
+    return SyncBatchNorm(replicas, span, precision(name), epsilon=EPSILON, **kwargs)
 
 
 def _naive(x: np.ndarray, groups: int, gamma, beta, upstream):
@@ -40,7 +40,7 @@ def _naive(x: np.ndarray, groups: int, gamma, beta, upstream):
     return np.concatenate(out), np.concatenate(dx), dgamma, dbeta, np.stack(means), np.stack(variances)
 
 
-def _set_affine(layer: SpanBatchNorm) -> tuple[np.ndarray, np.ndarray]:
+def _set_affine(layer: SyncBatchNorm) -> tuple[np.ndarray, np.ndarray]:
     gamma, beta = np.array([0.5, 1.5, -2.0]), np.array([0.1, -0.3, 2.0])
     layer.gamma.assign(gamma)
     layer.beta.assign(beta)
@@ -66,7 +66,7 @@ def test_virtual_groups_equal_a_loop_over_groups(span, groups):
 
 
 def _on_replicas(
-    replicas, x: np.ndarray, upstream: np.ndarray, layer: SpanBatchNorm
+    replicas, x: np.ndarray, upstream: np.ndarray, layer: SyncBatchNorm
 ) -> list[list[np.ndarray]]:
     """(y, dx, dgamma, dbeta), each by replica; the replicas get equal parts of x in order."""
     batch = len(x) // replicas.num_replicas

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import WHOLE_IMAGES
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.gpu_forms import MaxPool, NormalizedConv2D, ReLU, in_weight_layout
 from common.layers.precision import precision
 from tsm_kinetics.layers import MaxPool as ClipPool
@@ -64,7 +64,7 @@ def test_relu_equals_the_stock_one(in_bits, channels):
 def _normalized(replicas, name):
     """A 3x3 convolution and its frozen norm, with moments and parameters that are not trivial."""
     policy, rng = precision(name), np.random.default_rng(7)
-    norm = SpanBatchNorm(replicas, 0, policy, trainable=False)
+    norm = SyncBatchNorm(replicas, 0, policy, trainable=False)
     conv = NormalizedConv2D(norm, 16, 3, pad=1, dtype=policy.layer)
     norm(conv(tf.zeros([2, 8, 8, 12], policy.compute)))
     conv.kernel.assign(rng.normal(size=conv.kernel.shape) * 0.1)

@@ -6,7 +6,7 @@ import tf_keras
 
 from common.distributed.replicas.single import Single
 from common.errors import UserError
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
 
@@ -17,7 +17,7 @@ def test_layers_tell_their_variables_kinds():
     words = tf_keras.Input([5], dtype=tf.int32)
     x = embedding = L.Embedding(7, 6)
     x = x(words)
-    lstm, norm, dense = L.LSTM(4), SpanBatchNorm(Single(), 0, precision("fp32")), L.Dense(2)
+    lstm, norm, dense = L.LSTM(4), SyncBatchNorm(Single(), 0, precision("fp32")), L.Dense(2)
     model = tf_keras.Model(words, dense(norm(lstm(x))))
     kinds = kind_of(model)
     assert kinds[embedding.embeddings.ref()] == "embedding"

@@ -152,7 +152,7 @@ def test_a_norm_takes_the_place_of_batch_norm(mine):
     with backend.scope():
         network = model.build(config, backend, precision(config.precision))
     kinds = [type(layer).__name__ for layer in network.layers]
-    assert "SpanBatchNorm" not in kinds and kinds.count("GroupNormalization") == 53
+    assert "SyncBatchNorm" not in kinds and kinds.count("GroupNormalization") == 53
     assert isinstance(network, tf_keras.Model) and "norm" in kind_of(network).values()
     assert "model_bn_span" not in [key for key, _, _ in presets.hyperparameters(config)]
 

@@ -8,7 +8,7 @@ import numpy as np
 from common.config.optimizer import Optimizer
 from tests.common.train import toy
 
-# The defaults of SpanBatchNorm.
+# The defaults of SyncBatchNorm.
 MOMENTUM, EPSILON = 0.9, 1e-5
 # The weights of `toy.Task` in the order of their creation; only kernels decay and adapt.
 KERNELS = (True, False, False, True, False)

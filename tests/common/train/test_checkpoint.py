@@ -295,7 +295,7 @@ def test_a_moment_of_another_shape_is_named_and_changes_nothing(tmp_path, loop, 
     path = checkpoint.save(loop, tmp_path)
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files}
-    name = "moments/span_batch_norm/mean"
+    name = "moments/sync_batch_norm/mean"
     np.savez(path, **{**arrays, name: np.ones([1, 1, 3], np.float32)})
     before = bits(loop)
     with pytest.raises(UserError, match=rf"{name} is \[1, 1, 3\] there, \[1, 1, 16\] here"):
@@ -347,7 +347,7 @@ def test_full_disk_leaves_the_older_checkpoints(tmp_path, loop, monkeypatch):
 
 
 def test_a_folder_that_is_not_shared_is_named(tmp_path, loop, monkeypatch):
-    monkeypatch.setattr(loop.state.replicas, "agree", lambda value: max(value, 4))
+    monkeypatch.setattr(loop.state.replicas, "all_reduce_max", lambda value: max(value, 4))
     with pytest.raises(
         UserError, match="process 0 found step -1, another one did not; use a folder .* share"
     ):

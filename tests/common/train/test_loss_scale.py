@@ -36,29 +36,29 @@ def test_the_scale_is_that_of_tf_keras():
     )
     weight = tf.Variable([1.0])
     for finite in np.random.default_rng(1).random(60) < 0.75:
-        ours.tell(tf.constant(finite))
+        ours.update(tf.constant(finite))
         theirs.apply_gradients([(tf.constant([1.0 if finite else np.inf]), weight)])
         assert float(ours.report()["loss_scale"]) == float(theirs.loss_scale)
 
 
 def test_the_scale_stays_between_one_and_the_largest_number():
     scaler = loss_scale.DynamicScale(1.0, 1, Single())
-    scaler.tell(tf.constant(False))
+    scaler.update(tf.constant(False))
     assert scaler.report() == {"loss_scale": 1.0, "skipped_updates": 1}
     assert "loss scale of 1" in scaler.lost()
     for _ in range(130):
-        scaler.tell(tf.constant(True))
+        scaler.update(tf.constant(True))
     assert scaler.report()["loss_scale"] == 2.0**127 and not scaler.lost()
 
 
 def test_an_overflow_that_halves_the_scale_to_one_leaves_it_to_be_tried():
     scaler = loss_scale.DynamicScale(2.0, 3, Single())
-    scaler.tell(tf.constant(False))
+    scaler.update(tf.constant(False))
     assert scaler.report()["loss_scale"] == 1.0 and not scaler.lost()
-    scaler.tell(tf.constant(False))
+    scaler.update(tf.constant(False))
     assert scaler.lost()
     for scale in (1.0, 1.0, 2.0):
-        scaler.tell(tf.constant(True))
+        scaler.update(tf.constant(True))
         assert scaler.report()["loss_scale"] == scale and not scaler.lost()
 
 

@@ -125,7 +125,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_by_process_0_alone(tmp_path
     monkeypatch.setattr(checkpoint_file, "write", full)
     loop = make(train_epochs=1)
     monkeypatch.setattr(loop.replicas, "process_index", 1 - int(main))
-    monkeypatch.setattr(loop.replicas, "agree", lambda value: max(value, 1 - int(main)))
+    monkeypatch.setattr(loop.replicas, "all_reduce_max", lambda value: max(value, 1 - int(main)))
     saver = checkpoint.Saver(tmp_path)
     saver.save(loop) if main else None
     match = "cannot write a checkpoint: No space left on device; free" if main else "its own message says why"

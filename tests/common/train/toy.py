@@ -12,7 +12,7 @@ from common.config.optimizer import Sgd
 from common.config.schedule import Constant
 from common.config.schema import RunConfig
 from common.distributed.replicas.base import Replicas, Shard
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.precision import Precision
 from common.train import task
 from common.train.task import Batch, Outputs, Quality, WeightedSum
@@ -56,7 +56,7 @@ class Task(task.Task):
         batch = self.config.micro_batch_size
         x = inputs = replicas.model_input([FEATURES], batch, precision.variable)
         x = tf_keras.layers.Dense(16, use_bias=False, dtype=precision.layer)(x)
-        x = SpanBatchNorm(replicas, self.config.batch_norm_span, precision)(x)
+        x = SyncBatchNorm(replicas, self.config.batch_norm_span, precision)(x)
         x = tf_keras.layers.Activation("tanh", dtype=precision.layer)(x)
         x = tf_keras.layers.Dense(CLASSES, dtype=precision.full)(x)
         return tf_keras.Model(inputs, x)

@@ -85,19 +85,19 @@ def test_the_exit_status_is_the_commands(tmp_path) -> None:
 
 
 def test_an_error_for_the_launcher_is_in_the_output(tmp_path) -> None:
-    assert run("print('begun', flush=True); h.tell(error='no data'); os._exit(2)", tmp_path / "said") == 2
+    assert run("print('begun', flush=True); h.send(error='no data'); os._exit(2)", tmp_path / "said") == 2
     assert (tmp_path / "said").read_text() == "begun\nerror: no data\n"
 
 
 def test_a_message_is_short_and_a_line_that_is_no_message_is_left_out(tmp_path) -> None:
-    code = r"os.write(h._LINK._pipe, b'no JSON\n[]\n\xff\n'); h.tell(error='\u00e9' * 5000); os._exit(2)"
+    code = r"os.write(h._LINK._pipe, b'no JSON\n[]\n\xff\n'); h.send(error='\u00e9' * 5000); os._exit(2)"
     assert run(code, tmp_path / "said") == 2
     text = (tmp_path / "said").read_text()
     assert text.startswith("error: éé") and len(json.dumps(text)) < 2100
 
 
 def test_what_a_process_leaves_behind_is_killed(tmp_path) -> None:
-    assert run(SLEEPS.removeprefix(BEATS) + "h.tell(result=0)", tmp_path / "said") == 0
+    assert run(SLEEPS.removeprefix(BEATS) + "h.send(result=0)", tmp_path / "said") == 0
     wait_for(lambda: gone(int((tmp_path / "said").read_text().split()[1])))
 
 

@@ -15,7 +15,7 @@ from timetotrain.launch.__main__ import job, main, parser
 from timetotrain.launch.watch.worker import Worker
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-NAMES = sorted(path.stem for path in settings.FOLDER.glob("*.json"))
+NAMES = list(settings.read())
 
 
 def test_a_command_that_does_not_exist_is_one_line():
@@ -55,7 +55,7 @@ def test_wrong_arguments_are_one_line_with_the_fix(wrong, message, capsys):
 @pytest.mark.parametrize("result", [0, 1, 75, 143])
 def test_the_result_is_the_status_of_every_launcher(launcher, result):
     code = (
-        f"from common.distributed import heartbeat as h; h.start(); h.tell(result={result}); exit({result})"
+        f"from common.distributed import heartbeat as h; h.start(); h.send(result={result}); exit({result})"
     )
     hosts = [plan.Host("localhost", 1)] * 2
     asked = local.Job("multiworker", [sys.executable, "-c", code], hosts, launcher)
@@ -121,12 +121,11 @@ def test_the_launcher_sets_them(monkeypatch):
 def test_an_unknown_name_or_a_path_is_one_line(name, capsys):
     assert main(["--replicas=multiworker", "--processes=1", f"--settings={name}", "--", "true"]) == 2
     assert capsys.readouterr().err == (
-        f"error: --settings={name}: no systems/launch/{name}.json; known: b200-8, dgx-1, dgx-2h, dgx-2h-hosts, "
+        f"error: --settings={name}: timetotrain/launch/settings.json has b200-8, dgx-1, dgx-2h, dgx-2h-hosts, "
         "h100-8, h200-8, summit, v100-8\n"
     )
 
 
-def test_files_are_written_as_json_writes_them():
-    for name in NAMES:
-        text = (settings.FOLDER / f"{name}.json").read_text()
-        assert text == json.dumps(json.loads(text), indent=2) + "\n"
+def test_the_file_is_written_as_json_writes_it():
+    text = settings.FILE.read_text()
+    assert text == json.dumps(json.loads(text), indent=2) + "\n"

@@ -116,14 +116,14 @@ def test_a_signal_while_the_data_are_read_ends_the_run_at_once(recording, monkey
     assert stopped["key"] == "run_stop" and stopped["metadata"]["status"] == "aborted"
 
 
-@pytest.mark.parametrize("lost_in", ["agree", "close"])
+@pytest.mark.parametrize("lost_in", ["all_reduce_max", "close"])
 def test_a_peer_that_dies_while_all_leave_matters_only_before_the_results_are_written(
     training, recording, lost_in
 ) -> None:
     def lost(*_: int) -> None:
         raise RuntimeError("a peer is gone")
 
-    calls = {"agree": int, "close": lambda: None, lost_in: lost}
+    calls = {"all_reduce_max": int, "close": lambda: None, lost_in: lost}
     training._replicas = recording._replicas = types.SimpleNamespace(**calls)
     recording._leave()
     if lost_in == "close":

@@ -186,7 +186,7 @@ def outside(backend, number):
         replicas.dataset(lambda shard: tf.data.Dataset.range(100 * shard.index, 100 * shard.index + 8))
     )
     return {
-        "agree": [replicas.agree(v) for v in (rank, -rank, 7)],
+        "all_reduce_max": [replicas.all_reduce_max(v) for v in (rank, -rank, 7)],
         "all_values": replicas.all_values(own).tolist(),
         "sum": added["x"].numpy().tolist(),
         "gather": gathered["x"].numpy().tolist(),

@@ -95,7 +95,7 @@ def check_outside(backend, number, results, local):
         assert found == {
             # Multiworker's processes begin with the initial values of process 0; Horovod's with their own.
             "drawn": [7.0 + (rank if backend == "horovod" else 0)] * local,
-            "agree": [number // local - 1, 0, 7],
+            "all_reduce_max": [number // local - 1, 0, 7],
             "all_values": [[float(i)] * 2 for i in range(number)],
             "sum": [total],
             "gather": [float(i) for i in range(number)],

@@ -10,7 +10,7 @@ from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import Spatial
 from common.distributed.spatial.geometry import Window, output_size, resolve, rows_of
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.precision import precision
 from tests.common.distributed.spatial.partitioned import BATCH, CHANNELS, FILTERS, check, close, normal
 
@@ -176,9 +176,9 @@ def test_batch_norm_counts_whole_images(height, replicas, k, span):
 
     backend, layers = Mirrored(replicas), {}
     with backend.scope():
-        layers["mirrored"] = SpanBatchNorm(backend, span, precision("fp64"), spatial=Spatial(backend, k))
+        layers["mirrored"] = SyncBatchNorm(backend, span, precision("fp64"), spatial=Spatial(backend, k))
         layers["mirrored"].build([4 // groups, rows_of(height, k), 3, CHANNELS])
-    layers["single"] = SpanBatchNorm(Single(), span, precision("fp64"))
+    layers["single"] = SyncBatchNorm(Single(), span, precision("fp64"))
     layers["single"].build(images.shape)
     want, want_dx, want_variance = one(Single(), 1, slice(0, 4))
 

@@ -10,11 +10,11 @@ from common.distributed.replicas.base import Shard
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import Spatial, shared_input
 from common.distributed.spatial.layers import Enter, GlobalAverage, Leave, MaxPool
-from common.layers.batch_norm import SpanBatchNorm
+from common.layers.batch_norm import SyncBatchNorm
 from common.layers.convolution import PaddedConv2D
 from common.train import events
 from common.train.programs import Programs
-from common.train.task import Over, WeightedSum
+from common.train.task import Reduction, WeightedSum
 from tests.common.distributed.spatial.partitioned import close
 from tests.common.train import toy
 from tests.common.train.loops import run
@@ -32,7 +32,7 @@ class ImageTask(toy.Task):
         x = tf_keras.layers.Reshape([5, 2, 1], dtype=precision.full)(x)
         x = Enter(spatial, dtype=precision.full)(x)
         x = PaddedConv2D(6, 3, pad=1, spatial=spatial, use_bias=False, dtype=precision.full)(x)
-        x = SpanBatchNorm(replicas, self.config.batch_norm_span, precision, spatial=spatial)(x)
+        x = SyncBatchNorm(replicas, self.config.batch_norm_span, precision, spatial=spatial)(x)
         x = tf_keras.layers.Activation("tanh", dtype=precision.full)(x)
         x = MaxPool(spatial, 2, 1, "same", dtype=precision.full)(x)
         x = PaddedConv2D(4, 1, pad=0, spatial=spatial, dtype=precision.full)(x)
@@ -49,7 +49,10 @@ class UnevenTask(ImageTask):
         logits = model(batch["x"], training=True)
         weight = tf.cast(batch["label"], logits.dtype) + 1
         total = tf.reduce_sum(tf.reduce_sum(logits**2, axis=1) * weight)
-        return {**super().loss(model, batch), "norm": WeightedSum(total, tf.reduce_sum(weight), Over.REPLICA)}
+        return {
+            **super().loss(model, batch),
+            "norm": WeightedSum(total, tf.reduce_sum(weight), Reduction.REPLICA),
+        }
 
 
 def free_run(task=ImageTask, **changes):

@@ -47,10 +47,10 @@ def fail(how: str) -> None:
         print(how, file=sys.stderr, flush=True)
         fail("abort")
     elif how.startswith("error: "):
-        heartbeat.tell(error=how.removeprefix("error: "))
+        heartbeat.send(error=how.removeprefix("error: "))
         sys.exit(2)
     elif how == "lost":  # As the guard ends a process whose peer erred.
-        heartbeat.tell(lost="rank 1 computed wrong")
+        heartbeat.send(lost="rank 1 computed wrong")
         sys.exit(75)
     elif how == "leave a file, and be killed":
         pathlib.Path(tempfile.gettempdir(), "left").touch()
@@ -92,9 +92,9 @@ def main() -> int:
     def stop(number: int, _: object) -> None:
         told.append(number)
         if orders.get("initializes"):  # As a run that a signal ends before its loop.
-            heartbeat.tell(error="SIGTERM during initialization")
+            heartbeat.send(error="SIGTERM during initialization")
             os._exit(143)
-        heartbeat.tell(signal=signal.Signals(number).name)
+        heartbeat.send(signal=signal.Signals(number).name)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -105,7 +105,7 @@ def main() -> int:
     if "attempts" in orders:
         with open(f"{attempt}{rank()}", "a", encoding="utf-8") as file:
             file.write(".")
-            heartbeat.tell(start=file.tell() if orders.get("saves") else 0)
+            heartbeat.send(start=file.tell() if orders.get("saves") else 0)
             if file.tell() > orders.get("faulty", 1):
                 orders = {k: v for k, v in orders.items() if not k.isdecimal()}
     fail(orders.get(f"{rank()} begins", ""))
@@ -120,10 +120,10 @@ def main() -> int:
             fail(orders.get(str(rank()), ""))
             time.sleep(orders.get("long", 0))  # The rest of a long step.
         if told and not stubborn:
-            heartbeat.tell(result=128 + told[0])
+            heartbeat.send(result=128 + told[0])
             return 128 + told[0]
     print(f"rank {rank()} done")
-    heartbeat.tell(result=orders.get("result", 0))
+    heartbeat.send(result=orders.get("result", 0))
     return orders.get("result", 0)
 
 

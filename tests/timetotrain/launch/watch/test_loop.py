@@ -192,7 +192,7 @@ def test_a_process_that_failed_may_end_its_checkpoint(settle, asked):
     """The launcher hears of the error first, and ends the others; the one that saves has the grace, asked or not."""
     code = (
         "import signal, time; from common.distributed import heartbeat as h; h.start(); h.phase(h.SAVES); "
-        "signal.signal(15, lambda *_: print('asked')); time.sleep(0.2); h.tell(error='a fault'); "
+        "signal.signal(15, lambda *_: print('asked')); time.sleep(0.2); h.send(error='a fault'); "
         "end = time.monotonic() + 1.5\nwhile time.monotonic() < end: time.sleep(0.1)\n"
         "print('saved'); raise SystemExit(2)"
     )
@@ -264,7 +264,7 @@ def test_a_failed_run_starts_again(saves, code, restarts, tmp_path):
 def test_bad_input_is_no_reason_to_start_again(trained, tmp_path):
     """An error of status 2 after a trained step may be a full disk that somebody frees."""
     body = "import time; from common.distributed import heartbeat as h; h.start(); time.sleep(0.2)"
-    body += "; h.tell(start=3); h.tell(step=3 + %d); h.tell(error='x'); raise SystemExit(2)"
+    body += "; h.send(start=3); h.send(step=3 + %d); h.send(error='x'); raise SystemExit(2)"
     line = arguments({}, 1, [("settle", 0.1)])
     line = [*line[: line.index("--")], "--max_restarts=1", "--"]
     line += [sys.executable, "-c", body % trained, "--checkpoint_dir=d"]
