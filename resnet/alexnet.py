@@ -29,10 +29,10 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     images = replicas.model_input(shape, config.micro_batch_size, precision.compute)
 
     x = net.pool(net.conv(images, 96, 11, stride=4))
-    x = net.pool(net.conv(net.batch_norm(x), 256, 5, pad=2, groups=2))
-    x = net.conv(net.batch_norm(x), 384, 3, pad=1)
-    x = net.conv(net.batch_norm(x), 384, 3, pad=1, groups=2)
-    x = net.pool(net.conv(net.batch_norm(x), 256, 3, pad=1, groups=2))
+    x = net.pool(net.conv(net.batch_norm(x, 0), 256, 5, pad=2, groups=2))
+    x = net.conv(net.batch_norm(x, 1), 384, 3, pad=1)
+    x = net.conv(net.batch_norm(x, 2), 384, 3, pad=1, groups=2)
+    x = net.pool(net.conv(net.batch_norm(x, 3), 256, 3, pad=1, groups=2))
     x = tf_keras.layers.Flatten(dtype=precision.layer)(x)
     x = net.dropout(net.dense(x, 4096))
     x = net.dropout(net.dense(x, 4096))
@@ -59,9 +59,10 @@ class _Layers(ImageLayers):
         )(x)
         return self.relu(x)
 
-    def batch_norm(self, x: tf.Tensor) -> tf.Tensor:
-        """Applies batch norm without gamma and beta."""
-        return self.sync_batch_norm(affine=False, **self.config.batch_norm_tiles)(x)
+    def batch_norm(self, x: tf.Tensor, number: int) -> tf.Tensor:
+        """Applies batch norm without gamma and beta, under the name that checkpoints have."""
+        name = f"span_batch_norm.{number}"
+        return self.sync_batch_norm(name, affine=False, **self.config.batch_norm_tiles)(x)
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         """Applies 3x3 max pooling with stride 2."""

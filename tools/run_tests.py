@@ -49,15 +49,18 @@ def parts() -> list[list[str]]:
 
 
 def number_of(root: Path) -> int:
-    """Returns the number of a checkout's commits, or a number from its commit's hash in a shallow clone."""
+    """Returns the number of a checkout's commits, a number from its hash in a shallow clone, or 0 without git."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(
             ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
         ).stdout.strip()
 
-    shallow = git("rev-parse", "--is-shallow-repository") == "true"
-    return int(git("rev-parse", "HEAD"), 16) if shallow else int(git("rev-list", "--count", "HEAD"))
+    try:
+        shallow = git("rev-parse", "--is-shallow-repository") == "true"
+        return int(git("rev-parse", "HEAD"), 16) if shallow else int(git("rev-list", "--count", "HEAD"))
+    except (OSError, subprocess.CalledProcessError):
+        return 0
 
 
 def names_tests(argument: str) -> bool:
@@ -197,7 +200,7 @@ def main(argv: Sequence[str]) -> int:
         selected = [[]] if any(map(names_tests, arguments)) else parts()
     if flags.minutes is not None:
         os.environ[deadline.END] = str(time.time() + 60 * flags.minutes)
-        first = number_of(ROOT) % len(selected)
+        first = number_of(ROOT) % max(1, len(selected))
         selected = selected[first:] + selected[:first]
     commands = []
     for number, part in enumerate(selected, 1):

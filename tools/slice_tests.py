@@ -1,4 +1,4 @@
-"""Runs a slice of the long tests, so that a dozen landings run them all: python -m tools.slice_tests [MINUTES]
+"""Runs a slice of the long tests, as time allows: python -m tools.slice_tests [MINUTES]
 
 The number of commits chooses the slice, and in a shallow clone, which has no number, the commit's hash. A test that
 fails is an error, and ends its group. Groups of tests that the minutes (20 by default) do not reach are named, and each

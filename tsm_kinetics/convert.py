@@ -245,8 +245,7 @@ def notes(folder: Path, split: str) -> list[tuple[str, str, str]]:
     shown = []
     for path in tfrecords.list_files(folder, f"{split}-*", shards.FIX):
         with np.load(shards.index_path(path)) as index:
-            # An earlier version's index may have no notes.
-            shown += [tuple(row) for row in index["notes"].tolist()] if "notes" in index else []
+            shown += [tuple(row) for row in index["notes"].tolist()]
     return sorted(shown)
 
 

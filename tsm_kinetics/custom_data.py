@@ -98,14 +98,16 @@ def _report(
             said[kind](value, path)
         elif kind == "damaged":
             report.suspect("a damaged video, of which what can be decoded is kept", path)
+    # A resumed conversion has notes of an interrupted one: of paths as that one named them, and maybe no thumbnail.
+    labels = {item.path: item.label for part in splits for item in part}
     marks = []
-    for part, noted in zip(splits, notes):
-        of = {(path, kind): value for path, kind, value in noted}
-        kept = [item for item in part if (item.path, "digest") in of]
+    for noted in notes:
+        thumbnails = {path: bytes.fromhex(value) for path, kind, value in noted if kind == "thumbnail"}
         marks.append(
             [
-                (one.path, of[one.path, "digest"], bytes.fromhex(of[one.path, "thumbnail"]), one.label)
-                for one in kept
+                (path, value, thumbnails.get(path, near_copies.NO_THUMBNAIL), labels.get(path, ""))
+                for path, kind, value in noted
+                if kind == "digest"
             ]
         )
     near_copies.report(report, *marks, "video")

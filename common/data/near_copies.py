@@ -11,6 +11,7 @@ from PIL import Image
 from common.data.report import Report
 
 SIDE = 16  # Pixels of a thumbnail's side.
+NO_THUMBNAIL = bytes(SIDE * SIDE)  # Without contrast, so it is like no other.
 # Pixels of a picture's side that a thumbnail is made from; more cost time and show no more.
 _SAMPLES = 8 * SIDE
 # Pictures are nearly the same if their thumbnails' mean difference is less than this part of their contrast (standard
@@ -140,5 +141,5 @@ def report(report: Report, train: Sequence[Mark], held: Sequence[Mark], kind: st
     owners: dict[str, tuple[str, str]] = {}
     for name, digest, _, label in every:
         other, other_label = owners.setdefault(digest, (name, label))
-        if label != other_label:
+        if label and other_label and label != other_label:
             report.suspect(f"the same {kind} in two classes", f"{other} ({other_label}) and {name} ({label})")

@@ -202,7 +202,9 @@ def _facts(
     return [
         ("objects", f"{objects}, at most {max(per_image.values(), default=0)} in a training picture"),
         ("training pictures without objects", str(empty)),
-        *folder_conversion.picture_facts(one for part in looked for one in part.values()),
+        *folder_conversion.picture_facts(
+            part[image["file_name"]] for content, part in zip(contents, looked) for image in content["images"]
+        ),
     ]
 
 

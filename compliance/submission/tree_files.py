@@ -19,7 +19,8 @@ _SCRIPTS = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
 
 SPECIAL = "a special file"  # of `kind_of`; a folder is one, too
 HPC_LAYOUT = "the layout of MLPerf HPC, which is not covered"
-_NO_LOGS = frozenset({"__pycache__"})
+# Earlier versions' `run --power` wrote a run's readings into power_in_band.
+_NO_LOGS = frozenset({"__pycache__", "power_in_band"})
 
 
 def find_logs(root: Path) -> tuple[list[str], list[Finding]]:

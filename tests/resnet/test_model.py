@@ -19,7 +19,7 @@ from common.train.multiply_adds import forward_macs
 from resnet import model
 from resnet.config import Config
 from tests import faulty
-from tests.common.layers.small_layers import value_and_gradients
+from tests.common.layers.test_dense import value_and_gradients
 
 TINY = Config(image_size=32, num_classes=10, width=8, global_batch_size=4, replicas="single")
 

@@ -37,11 +37,9 @@ def test_the_changelog_has_this_version_and_what_comes():
 def test_the_workflow_runs_what_ci_runs():
     found = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
     ran = [step["run"] for step in found["jobs"]["test"]["steps"] if "run" in step]
-    assert (
-        ran
-        == re.findall(r"^make [a-z0-9-]+", (ROOT / ".ci/run").read_text(), re.M)
-        == ["make test", "make test-all", "make e2e-slice"]
-    )
+    assert ran == [".ci/run"]
+    script = (ROOT / ".ci/run").read_text()
+    assert re.findall(r"^make [a-z0-9-]+", script, re.M) == ["make test", "make test-all", "make e2e-slice"]
 
 
 def test_the_classifiers_name_the_interpreters():

@@ -6,6 +6,7 @@ the pipe, it stops by itself.
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
@@ -15,6 +16,9 @@ from common.errors import UserError
 from timetotrain.launch.watch.loop import Limits, Watch
 from timetotrain.launch.watch.signals import Signals
 from timetotrain.launch.watch.worker import Worker
+
+# A search or a study waits for its runs: stopping one for a while, or one that takes long, harms nobody else.
+_PATIENT = dict.fromkeys(("stopped", "silent", "starting", "progress", "phase", "slow"), math.inf)
 
 
 class EndedError(UserError):
@@ -28,9 +32,9 @@ class Children:
       signals: ends the running children and makes `run` raise, while the main thread is in it.
     """
 
-    def __init__(self, fix: str = "begin again", limits: Limits | None = None):
-        """`fix`: what the user can do after a signal has ended the children, for the error message."""
-        self.signals, self._limits, self._fix = Signals(), limits or Limits(), fix
+    def __init__(self, fix: str = "begin again", grace: float = Limits.grace):
+        """`fix`: what the user can do after a signal has ended the children, for the message; `grace`: as in Limits."""
+        self.signals, self._limits, self._fix = Signals(), Limits(grace=grace, **_PATIENT), fix
 
     @property
     def ended_by(self) -> int:
@@ -50,9 +54,11 @@ class Children:
         self._raise_if_ended()
         environment = {**environment, GRACE_VARIABLE: str(self._limits.grace)}
         worker = Worker(0, command, environment, output)
-        cause = Watch([worker], self._limits, self.signals).run()
+        # A process that still imports would not end by Ctrl-C's signal.
+        cause = Watch([worker], self._limits, self.signals, signal.SIGTERM).run()
         self._raise_if_ended()
-        if cause and (worker.code < 0 or "error" in worker.told):
+        # A crash has left its own last line.
+        if cause and ("error" in worker.told or worker.code == -signal.SIGKILL):
             print(f"error: {worker.told.get('error', cause.text)}", file=output)
         return cause.code if cause else worker.told.get("result", worker.code)
 

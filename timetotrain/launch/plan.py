@@ -92,7 +92,7 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
         raise UserError(
             f"--hosts=slurm: not started by timetotrain/launch/slurm.sbatch; submit that, or {fix}"
         )
-    if (step := environment.get("SLURM_NTASKS")) != str(tasks):
+    if (step := environment.get("SLURM_NTASKS", "no")) != str(tasks):
         raise UserError(
             f"--hosts=slurm: ${SLURM_HOSTS} has {tasks} hosts, and this step of the job {step} tasks; start one per "
             f"host, or {fix}"

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tools import deadline
 from tools.docs.markdown import tracked
 from tools.mutate.faults import ROOT, Fault
 
@@ -105,6 +106,7 @@ def _forked(folder: Path, arguments: list[str], log: Path, failed: Path) -> int:
         os.chdir(folder)
         os.environ["PYTHONPATH"] = str(folder)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        os.environ.pop(deadline.END, None)  # A test that the time leaves out would miss the fault.
         sys.dont_write_bytecode = True
         sys.path[:] = [str(folder), *(p for p in sys.path if Path(p or ".").resolve() != ROOT)]
         for name in [name for name in sys.modules if name.partition(".")[0] in ("tools", "tests", "common")]:

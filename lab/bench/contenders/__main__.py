@@ -2,7 +2,9 @@
 
     python -m lab.bench.contenders MODULE ARGUMENT...
 
-Answers are lines of JSON; harness/rounds.py reads them. This module imports neither TensorFlow nor PyTorch.
+A contender is a network that lab/bench/ times, ours or a peer's: `MODULE.make(*ARGUMENTS)` returns a function that runs
+N steps, and facts. Modules named torch_* and jax_* run in interpreters that have PyTorch or JAX but none of this
+project's dependencies. Answers are lines of JSON; harness/rounds.py reads them. This module imports neither.
 """
 
 import importlib

@@ -11,7 +11,6 @@ from common.layers import convolution, dense
 from common.layers.convolution import GroupedConv2D, PaddedConv2D
 from common.layers.dense import FEW_ROWS, product, product_transposed, times_transposed
 from common.layers.dense import LastAxisDense as ProductDense
-from tests.common.layers.small_layers import value_and_gradients
 
 ROWS = 4096
 PAIRS = {
@@ -27,6 +26,15 @@ PAIRS = {
         [2, 4, 6, 3],
     ),
 }
+
+
+def value_and_gradients(layer: tf_keras.layers.Layer, x: tf.Tensor) -> list[tf.Tensor]:
+    """Returns y = layer(x), and the gradients of the sum of y * y: of x and of the layer's trainable variables."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x)
+        loss = tf.reduce_sum(y * y)
+    return [y, *tape.gradient(loss, [x, *layer.trainable_variables])]
 
 
 @pytest.mark.parametrize("name", PAIRS)

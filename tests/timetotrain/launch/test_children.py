@@ -26,7 +26,7 @@ PROGRAM = """
 import concurrent.futures, os, sys
 from timetotrain.launch import children
 from common.errors import UserError
-found = children.Children(limits=children.Limits(grace=float(sys.argv[2])))
+found = children.Children(grace=float(sys.argv[2]))
 try:
     with found.signals, concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(found.run, [sys.executable, "-c", sys.argv[1]], os.environ, sys.stdout).result()
@@ -82,6 +82,16 @@ def test_the_exit_status_is_the_commands(tmp_path) -> None:
     assert run("print(os.environ['A']); sys.exit(3)", tmp_path / "said") == 3
     assert (tmp_path / "said").read_text() == "1\n"
     assert run("os.kill(os.getpid(), 9)", tmp_path / "said") == 128 + 9
+
+
+def test_a_crash_leaves_its_own_last_line(tmp_path) -> None:
+    assert run("os.write(2, b'bad_alloc'); os.abort()", tmp_path / "said") == 128 + signal.SIGABRT
+    assert (tmp_path / "said").read_text() == "bad_alloc"
+
+
+def test_a_stopped_run_is_waited_for() -> None:
+    watched = children.Children()._limits
+    assert min(watched.stopped, watched.silent, watched.starting, watched.progress, watched.phase) > 1e9
 
 
 def test_an_error_for_the_launcher_is_in_the_output(tmp_path) -> None:

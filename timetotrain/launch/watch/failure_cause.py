@@ -107,7 +107,11 @@ def _failure(worker: Worker) -> Cause | None:
     if killed:  # Often what another's error causes, so a tie goes to the error.
         return failed(_death(worker), worker.ended_at)
     if "lost" in told:
-        return failed("lost the connection to the others", told_at["lost"], follows=3)
+        because = told["lost"] != str(
+            PeerLostError()
+        )  # The guard knows which process erred, on another host too.
+        text = f"ended, because {told['lost']}" if because else "lost the connection to the others"
+        return failed(text, told_at["lost"], follows=3)
     if worker.ended_early and asked is None:
         text = f"ended with exit status {worker.code}" + ("" if worker.code else ", before the run did")
         # A message has its process's own time, an end that of the look after it.

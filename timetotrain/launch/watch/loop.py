@@ -61,8 +61,9 @@ class Watch:
     Rank 0's streams stay what they are; the other ranks' lines go to standard error, prefixed with the rank.
     """
 
-    def __init__(self, workers: Sequence[Worker], limits: Limits, signals: Signals):
-        self.workers, self.limits, self._signals = workers, limits, signals
+    def __init__(self, workers: Sequence[Worker], limits: Limits, signals: Signals, asks: int = 0):
+        """`asks`: the signal that asks a process to end; 0 for the one that this process received."""
+        self.workers, self.limits, self._signals, self._asks = workers, limits, signals, asks
         self._failed_at: float | None = None
         self._signal_at: float | None = None
         self._withheld: list[tuple[Worker, bytes]] = []
@@ -127,7 +128,7 @@ class Watch:
                     worker.kill()
                 elif passed >= self.limits.settle or (self._signals.number and not failed):
                     # The ranks agree on a last step; those that have not received the signal get it here.
-                    worker.ask(self._signals.number or signal.SIGTERM)
+                    worker.ask(self._asks or self._signals.number or signal.SIGTERM)
         elif self._stuck:
             since, worker, text = self._stuck
             if now >= since + STACK_SECONDS:

@@ -1,0 +1,1 @@
+"""Runs a benchmark from the command line: its log, results, progress and errors."""
