@@ -264,7 +264,6 @@ def test_contenders_of_other_interpreters_need_nothing_of_this_environment():
     contenders = ROOT / "lab/bench/contenders"
     paths = [*contenders.glob("torch_*.py"), *contenders.glob("jax_*.py"), contenders / "__main__.py"]
     paths += [
-        contenders / "__init__.py",
         *files(
             "lab/bench/__init__.py",
             "lab/bench/gpu/child.py",
