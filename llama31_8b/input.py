@@ -118,7 +118,7 @@ def _loaded(prefix: Path, _: tuple, config: Config, training: bool, samples: int
 def train_input(
     config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int, start_step: int
 ) -> tf.data.Dataset:
-    """Yields one shard's batches without end; arguments as in `Task.train_input`."""
+    """Yields one shard's batches forever. `Task.train_input` describes the arguments."""
     text = load(config, data_dir, True)
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
 

@@ -84,7 +84,7 @@ def _example(item: images.Item, label: int, name: str) -> bytes:
         else:
             picture = pictures.read(encoded, turn=item.upright)
     except pictures.BadPictureError as error:
-        raise UserError(f"{item.path}: {item.name} is not a picture ({error}); get a sound copy") from error
+        raise UserError(f"{item.path}: {item.name} is not a picture ({error}); get a good copy") from error
     return tfrecords.example({
         "image/encoded": picture.encoded, "image/format": "JPEG", "image/colorspace": "RGB",
         "image/channels": 3, "image/height": picture.height, "image/width": picture.width,

@@ -183,7 +183,7 @@ def convert(
     failed = _summary(folder, [note for split in splits for note in notes(folder, split)])
     for split in splits:
         if not len(shards.Index(folder, split)):
-            raise UserError(f"{folder}: no sound video of split {split}; the first: {failed[0]}")
+            raise UserError(f"{folder}: no readable video of split {split}; the first: {failed[0]}")
     return failed
 
 
@@ -281,7 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--validation_shards", type=int, default=128)
     side = "pixels of the stored frames; 256 as the paper"
     parser.add_argument("--short_side", type=int, default=videos.SHORT_SIDE, help=side)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="number of processes")
     return parser
 
 

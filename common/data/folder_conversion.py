@@ -243,7 +243,7 @@ def report_unnamed(named: Iterable[Path], what: str, report: Report) -> None:
     for folder in sorted(place for place in names if place.is_dir() and os.access(place, os.R_OK)):
         for path in sorted(folder.iterdir()):
             a_picture = path.suffix.lower() in pictures.SUFFIXES and path.is_file() and visible(path.name)
-            # A link to a picture that is named is no other picture.
+            # A link to a named picture is the same picture.
             if a_picture and not {path.name, path.resolve().name} & names[folder]:
                 report.skip(what, str(path), lost=True)
 

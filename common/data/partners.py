@@ -176,7 +176,7 @@ class Partners:
         return first
 
     def _rank(self, one: str, name: str, near: Path) -> tuple[int, bool, int, bool]:
-        """Returns the rank of a file that fits; the file of the smallest is meant."""
+        """Returns the rank of a file that fits. The lowest rank wins."""
         inside = Path(os.path.relpath(near, self.folder))
         place, folder = inside.parent.as_posix(), os.path.dirname(one)
         given = name.replace("\\", "/")

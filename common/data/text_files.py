@@ -132,7 +132,7 @@ def _sound(name: str) -> Iterator[tuple[bytes, IO[bytes], str]]:
             yield head, file, encoding
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {name}: {reason}; name a sound file, or get a sound copy") from error
+        raise UserError(f"cannot read {name}: {reason}; name a good file, or get a good copy") from error
 
 
 def read(path: str | os.PathLike, fix: str = SAVE) -> list[str]:

@@ -161,7 +161,7 @@ def explain(where: str | os.PathLike, find: Callable[[], UserError | None]) -> U
 
 
 def _damaged(path: str, record: int, why: str) -> UserError:
-    return UserError(f"{path}: record {record} is damaged ({why}); replace the file with a sound copy")
+    return UserError(f"{path}: record {record} is damaged ({why}); replace the file with a good copy")
 
 
 def _first_line(error: Exception) -> str:

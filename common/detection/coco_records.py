@@ -219,7 +219,7 @@ def check_evaluation(
         if masks:
             coco_eval.check_masks(os.fspath(annotations))
     except ValueError as error:
-        raise UserError(f"{error}; an evaluation needs it right: get a sound copy") from error
+        raise UserError(f"{error}; an evaluation needs it right: get a good copy") from error
     if all(item.get("iscrowd") for item in coco_eval.ground_truth(os.fspath(annotations)).anns.values()):
         raise UserError(f"{annotations}: no object to find; an evaluation needs one at least")
     if len(annotated) != configured:

@@ -35,17 +35,17 @@ def check(content: Any, source: str, masks: bool = False) -> None:
             _check_entry(entry, fields, f"{source}: {kind}[{number}]")
     for item in content["annotations"] if masks else ():
         if not item.get("segmentation"):
-            raise UserError(f"{source}: {_name(item)}: it has no segmentation; get a sound copy")
+            raise UserError(f"{source}: {_name(item)}: it has no segmentation; get a good copy")
 
 
 def _check_entry(entry: Any, fields: Mapping[str, Callable[[Any], bool]], place: str) -> None:
     if not isinstance(entry, dict):
-        raise UserError(f"{place} is not an object; get a sound copy")
+        raise UserError(f"{place} is not an object; get a good copy")
     for field, holds in fields.items():
         if not holds(entry.get(field)):
             shown = repr(entry[field])[:40] if field in entry else "missing"
             known = _name(entry) if "image_id" in entry else f"id {entry['id']}" if "id" in entry else ""
-            raise UserError(f"{place}{known and f' ({known})'}: {field} is {shown}; get a sound copy")
+            raise UserError(f"{place}{known and f' ({known})'}: {field} is {shown}; get a good copy")
 
 
 def _name(item: Mapping) -> str:

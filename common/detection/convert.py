@@ -52,17 +52,17 @@ class Pictures:
         """
         name, where = image["file_name"], f"{self.source}: image {image['id']} ({image['file_name']})"
         if not stays_inside(name):
-            raise UserError(f"{where} leaves the folder of the pictures; get sound annotations")
+            raise UserError(f"{where} leaves the folder of the pictures; get good annotations")
         try:
             encoded = self._zip.read(self._names[name]) if self._zip else Path(self.source, name).read_bytes()
         except (OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(f"{where} cannot be read ({type(error).__name__}); get a sound copy") from error
+            raise UserError(f"{where} cannot be read ({type(error).__name__}); get a good copy") from error
         try:
             # A user's own pictures were checked before.
             read = pictures.read if self._upright else pictures.checked
             picture = read(encoded, png=True, turn=self._upright)
         except pictures.BadPictureError as error:
-            raise UserError(f"{where} is not a whole picture ({error}); get a sound copy") from error
+            raise UserError(f"{where} is not a whole picture ({error}); get a good copy") from error
         said = image["width"], image["height"]
         if (picture.width, picture.height) != said:
             raise UserError(

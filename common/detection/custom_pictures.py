@@ -131,7 +131,7 @@ def _check_objects(content: Mapping[str, Any], report: Report) -> None:
     """Raises UserError if no object is left to train on."""
     if not content["annotations"]:
         reasons = "; ".join(report.said("left_out")) or "no annotation at all"
-        fix = "annotate objects, or mend the entries left out"
+        fix = "annotate objects, or fix the entries left out"
         raise UserError(f"no usable object to train on: {reasons}; {fix}")
 
 

@@ -10,7 +10,7 @@ from common.detection import label_lines
 from common.detection.annotation_formats import Builder, Object, Source
 from common.errors import UserError
 
-# Classes 1 to 12 of MOT16 (Milan et al., 2016, arXiv:1603.00831, table 3); what is no object of interest is ignored.
+# Classes 1 to 12 of MOT16 (Milan et al., 2016, arXiv:1603.00831, table 3); the reader ignores the others.
 _CLASSES = (
     *("pedestrian", "person on vehicle", "car", "bicycle", "motorbike", "non motorized vehicle"),
     *("static person", *["ignored regions"] * 5),

@@ -58,7 +58,7 @@ def names_from_here(hosts: Sequence[str], index: int) -> list[str]:
 
     Debian's installer gives a host's own name 127.0.1.1, where no server of a run on several hosts listens.
 
-    Raises UserError: as `own_address`.
+    Raises what `own_address` raises.
     """
     own = hosts[index]
     if not _is_loopback(own) or all(map(_is_loopback, hosts)):

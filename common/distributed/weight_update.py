@@ -76,7 +76,7 @@ class WeightUpdate(abc.ABC):
     def _make_slots(self) -> list[dict[str, tf.Variable]]: ...
 
     def _like_slots(self, shape: tf.TensorShape, dtype: tf.DType) -> dict[str, tf.TensorSpec]:
-        """Shape and dtype of the slots of such a weight."""
+        """Shape and dtype of a weight's slots."""
         traced = tf.function(self.rule.init, autograph=False).get_concrete_function(
             tf.TensorSpec(shape, dtype)
         )

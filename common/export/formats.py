@@ -47,7 +47,7 @@ def write(trained: Trained, out: str | os.PathLike, kind: str) -> list[pathlib.P
         raise UserError(f"{out}: exists; name a new folder, or remove it")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        fix = "choose another --format, or get a sound copy of the checkpoint"
+        fix = "choose another --format, or get a good copy of the checkpoint"
         with whole(out) as partial, one_line(f"--format={kind}", fix, passing=(OSError,)):
             FORMATS[kind](trained, partial)
     except OSError as error:

@@ -65,7 +65,7 @@ class Network:
         Raises UserError: the network raised an exception; those in `passing` go through unchanged.
         """
         start = time.perf_counter()
-        with one_line(f"{self.path}: cannot answer", "get a sound copy, or give fewer files", passing):
+        with one_line(f"{self.path}: cannot answer", "get a good copy, or give fewer files", passing):
             outputs = {name: np.asarray(value) for name, value in self.call(values).items()}
         # The first call of a shape also traces or compiles.
         if values.shape in self._seen:
@@ -193,7 +193,7 @@ def ask(
 
     Raises UserError: the network cannot answer, or a text is missing or no text.
     """
-    with one_line(f"{network.path}: its answer cannot be read", "get a sound copy of the model"):
+    with one_line(f"{network.path}: its answer cannot be read", "get a good copy of the model"):
         if network.kind == "video":
             yield from _videos(network, files)
         elif network.kind in _TEXTS:

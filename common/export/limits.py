@@ -79,7 +79,7 @@ def weights_within(arrays: Mapping[str, Any], where: str | os.PathLike) -> Itera
             shape = getattr(options.get("initial_value"), "shape", ())
         left[0] -= math.prod(tf.TensorShape(shape).as_list()) if shape is not None else 0
         if left[0] < 0:
-            raise UserError(f"{where}: describes a network with more weights than it holds; get a sound copy")
+            raise UserError(f"{where}: describes a network with more weights than it holds; get a good copy")
         return make(**options)
 
     with tf.variable_creator_scope(creator):

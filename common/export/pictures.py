@@ -54,7 +54,7 @@ def draw(
 
 
 def outlines(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the objects; masks become COCO run lengths over the whole picture."""
+    """Returns an answer's objects. Masks become COCO run lengths of the whole picture."""
     from common.detection import masks
 
     picture = reader.read(reader.contents(answer["file"]), png=True)

@@ -23,7 +23,7 @@ from common.train import checkpoint, checkpoint_file, warm_start
 from common.train.serving import Codec, Serving
 from common.train.state import Network
 
-_FIX = "it was written by another version, or is damaged; get a sound copy"
+_FIX = "it was written by another version, or is damaged; get a good copy"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,7 +69,7 @@ def read(path: str | os.PathLike, kind: str = "") -> Arrays:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; name a file of weights") from None
     except DAMAGE as error:
-        raise UserError(f"{path}: not a whole file of weights ({error}); get a sound copy") from error
+        raise UserError(f"{path}: not a whole file of weights ({error}); get a good copy") from error
 
 
 def of_state_dict(arrays: Mapping[str, np.ndarray]) -> Arrays:

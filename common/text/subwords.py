@@ -172,7 +172,7 @@ def lines_of(path: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8; get a sound copy") from error
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; get a good copy") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; init_datasets.sh makes it") from error
     lines = text.split("\n")
@@ -186,5 +186,5 @@ def check_entries(path: Path, lines: Sequence[str], fits: Callable[[str], bool],
         if not fits(line):
             raise UserError(f"{path}: line {number} is no {entry}: {line[:40]!r}; is it a vocabulary?")
         if line in seen:
-            raise UserError(f"{path}: line {number} repeats line {seen[line]}, {line[:40]}; get a sound copy")
+            raise UserError(f"{path}: line {number} repeats line {seen[line]}, {line[:40]}; get a good copy")
         seen[line] = number

@@ -19,7 +19,7 @@ _ADVICE = "lower the learning rate or lengthen the warmup"
 
 def reason(loss: float, step: int, cause: str) -> str:
     """Returns why a run ends whose loss is not finite after `step` steps; `cause` of `first_not_finite`, or ""."""
-    advice = "mend the data" if cause.startswith("the input") else _ADVICE
+    advice = "fix the data" if cause.startswith("the input") else _ADVICE
     lost = f"{events.NOT_FINITE[0]} {loss} at step {step}"
     return "; ".join([lost, *([f"first not finite: {cause}"] if cause else []), advice])
 

@@ -141,7 +141,7 @@ def _refused_anyway(folder: ResultFolder, logs: Sequence[Log]) -> list[tuple[str
         named = ", ".join(f"{log.name} ({_why(log)})" for log in broken[:_SHOWN])
         named += f", and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
         reason = f"{len(broken)} runs count for no score, at most {folder.may_fail} may: {named}"
-        reasons.append((reason, "stop, mend what `check` says of these logs, and start a new series of runs"))
+        reasons.append((reason, "stop, fix what `check` says of these logs, and start a new series of runs"))
     batches = sorted({str(log.run.batch) for log in logs if log.run.batch is not None})
     if tested and len(batches) > 1:
         reason = f"the runs have different values of global_batch_size: {', '.join(batches[:5])}"

@@ -121,7 +121,7 @@ class Reports:
             actual = f"{foreign} records in the form of another round"
             return self.make("no-records", ERROR, None, f"lines with {token}", actual, **names)
         if unread:
-            names = {"what": "the rules of the benchmark", "fix": "mend the lines; then check the log again"}
+            names = {"what": "the rules of the benchmark", "fix": "fix the lines; then check the log again"}
             actual = f"{unread} lines that could not be read, and none that could"
             return self.make("not-checked", ERROR, None, "records", actual, **names)
         return self.make("no-records", ERROR, None, f"lines with {token}", "no record")

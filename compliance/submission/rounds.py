@@ -65,6 +65,6 @@ def retirement(benchmark: str, ruleset: str = "") -> str:
         return ""
     short = last.removesuffix(".0")
     return (
-        f"{benchmark} is retired: v{short} was its last round, and no later one takes such runs. "
+        f"{benchmark} is retired: v{short} was its last round. Later rounds refuse its runs. "
         f"Compare them with that round: timetotrain check --ruleset {last}, timetotrain report --ruleset {last}"
     )

@@ -37,7 +37,7 @@ _WIDTHS = re.compile(r"\d+$")  # Bits, in a dtype's name.
 def compiler_python(platform: str) -> str:
     """The interpreter with jax and the platform's compiler: this one.
 
-    Raises UserError: this interpreter has no such compiler.
+    Raises UserError if this interpreter has no such compiler.
     """
     if not (find_spec("jax") and (find_spec(_NEEDS[platform]) or (COMPILERS / _NEEDS[platform]).exists())):
         fix = "pip install 'timetotrain[aot]'" if INSTALLED else "run `make aot`"

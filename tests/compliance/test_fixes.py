@@ -156,7 +156,7 @@ FIXES = [
      lambda log, one, _: (log, {"ruleset": "5.0.0"})),
     ("not-checked|log submission_benchmark", "lora", without("submission_division"),
      lambda log, one, sound: edit(log, "submission_org", lambda at: line(*words(one.fix, r"and (\w+)"), sound) + at)),
-    ("not-checked|mend the lines", "lora", lambda log: log.replace("MLLOG {", "MLLOG ["),
+    ("not-checked|fix the lines", "lora", lambda log: log.replace("MLLOG {", "MLLOG ["),
      lambda log, one, _: log.replace("MLLOG [", "MLLOG {")),
     ("eval_accuracy.target", "lora", lambda log: llama_logs.log(status="aborted"), sound),
     ("eval_accuracy.target.scale", "resnet", lambda log: re.sub(r'(accuracy", "value": )0\.(\d\d)', r"\1\2.", log),

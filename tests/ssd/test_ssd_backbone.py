@@ -138,7 +138,7 @@ def test_a_damaged_file_is_one_line_and_closed(tmp_path):
     with np.load(path) as stored:
         at = whole.index(stored["layer1.0.conv1.weight"].tobytes())
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=f"{path}: not a whole file of weights .*; get a sound copy"):
+    with pytest.raises(UserError, match=f"{path}: not a whole file of weights .*; get a good copy"):
         backbone.load(network, path, Single())
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
     with pytest.raises(UserError, match="not a whole file of weights .*layer1.0.conv1.weight") as kept:

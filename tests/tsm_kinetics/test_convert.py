@@ -30,7 +30,7 @@ def test_a_time_of_a_kinetics_list_that_is_no_number_is_named(tmp_path: Path, st
 def test_a_split_without_a_sound_video_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.mp4").write_bytes(b"no video")
     bad = [convert.Item(str(tmp_path / "bad.mp4"), "a")]
-    with pytest.raises(UserError, match=r"no sound video of split train; the first: .*bad.mp4: "):
+    with pytest.raises(UserError, match=r"no readable video of split train; the first: .*bad.mp4: "):
         convert.convert(tmp_path / "out", {"train": (bad, 1), "validation": (bad, 1)})
 
 

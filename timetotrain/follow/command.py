@@ -18,7 +18,7 @@ from timetotrain.follow import page
 from timetotrain.run import history
 
 SECONDS = 5.0
-_SOUND = "get a sound copy of the history"
+_SOUND = "get a good copy of the history"
 _FIX = "name a run's result_<i>.txt, its history_<i>.jsonl, or a folder that holds one"
 
 

@@ -132,7 +132,7 @@ class _Log:
         return [] if self.offline else found
 
     def blocks(self) -> list[tuple[float, float]]:
-        """(examples, seconds) from one block's start to the next."""
+        """Returns (examples, seconds) from one block's start to the next."""
         starts = [(at, one.time_ms / 1e3) for one in self.records if one.key == "block_start"
                   and (at := self.at(one.metadata)) is not None]  # fmt: skip
         return [(b - a, later - before) for (a, before), (b, later) in pairwise(starts) if b > a]

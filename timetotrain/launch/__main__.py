@@ -94,7 +94,7 @@ def job(arguments: argparse.Namespace) -> Job:
         hosts = [plan.Host("localhost", arguments.processes)]
         launcher = arguments.launcher or 0
     else:
-        raise UserError("--processes: missing; how many processes shall train?")
+        raise UserError("--processes: missing; give the number of processes")
     if not 0 <= launcher < len(hosts):
         raise UserError(f"--launcher={launcher}: there are {len(hosts)} hosts, numbered from 0")
     if arguments.max_restarts and not any(word.startswith("--checkpoint_dir") for word in command):

@@ -11,7 +11,7 @@ fail() { echo "error: tools/containers/in_debian.sh: $1" >&2; exit 2; }
 [[ $(id -u) == 0 ]] || fail "chroot needs root"
 [[ ! -e $2 || -z $(ls -A "$2") ]] || fail "$2 is not empty; name a new folder"
 command -v debootstrap >/dev/null || fail "debootstrap is missing; install it (apt-get install debootstrap)"
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 root=$2
 mkdir -p "$root"
 root=$(cd "$root" && pwd)

@@ -5,7 +5,7 @@
 #
 # gpu expects a CUDA toolkit in /usr/local/cuda, for Horovod's few kernels; the environment has its own CUDA libraries.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 case ${1:-} in
   cpu | tpu) extras=(train text) ;;
   # TensorFlow and jax share the wheels of CUDA 12.

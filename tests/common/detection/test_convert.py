@@ -51,7 +51,7 @@ def test_an_annotation_file_without_a_field_is_one_line(tmp_path, capsys, kind, 
     assert convert_scene(tmp_path, content) == 2
     error = capsys.readouterr().err
     assert f"error: {tmp_path / 'notes.json'}: " in error and message in error
-    assert error.count("\n") == 1 and "get a sound copy" in error
+    assert error.count("\n") == 1 and "get a good copy" in error
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -69,7 +69,7 @@ def test_masks_are_asked_for_only_where_they_are_written(tmp_path, capsys):
     content = scene()
     del content["annotations"][3]["segmentation"], content["annotations"][5]["id"]
     assert convert_scene(tmp_path, content, "--masks") == 2
-    assert "image 121, annotation 4: it has no segmentation; get a sound copy" in capsys.readouterr().err
+    assert "image 121, annotation 4: it has no segmentation; get a good copy" in capsys.readouterr().err
     assert convert_scene(tmp_path, content) == 0
 
 

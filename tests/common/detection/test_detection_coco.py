@@ -164,7 +164,7 @@ def test_annotations_that_break_an_evaluation_are_found_before_it(tmp_path, fiel
             put(held, field, value)
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=f"image {image['id']}.*{message}.*get a sound copy"):
+    with pytest.raises(UserError, match=f"image {image['id']}.*{message}.*get a good copy"):
         coco_records.check_evaluation(path, None, len(content["images"]), masks=True)
     if field == "segmentation" and (value is NOTHING or not value):
         coco_records.check_evaluation(path, None, len(content["images"]))  # Boxes need no masks.

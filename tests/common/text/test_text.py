@@ -172,14 +172,14 @@ def test_damaged_gzip_is_one_line(tmp_path):
         # The header is intact; the data are truncated, or some bytes are overwritten.
         spoilt = packed[:-40] if side == "de" else packed[:20] + b"\xff" * 40 + packed[60:]
         (tmp_path / f"a.{side}.gz").write_bytes(spoilt)
-        with pytest.raises(UserError, match="get a sound copy"):
+        with pytest.raises(UserError, match="get a good copy"):
             list(parallel.read_pairs(tmp_path / f"a.{side}.gz", tmp_path / f"a.{side}.gz"))
 
 
 def test_damaged_gzip_of_both_sides_is_one_line(tmp_path):
     packed = gzip.compress(b"".join(b"%d\t%d\n" % (i, i * i) for i in range(1000)))
     (tmp_path / "a.tsv.gz").write_bytes(packed[:20] + b"\xff" * 40 + packed[60:])
-    with pytest.raises(UserError, match="cannot read .*a.tsv.gz: .*get a sound copy"):
+    with pytest.raises(UserError, match="cannot read .*a.tsv.gz: .*get a good copy"):
         list(custom_text._tabbed(tmp_path / "a.tsv.gz", Report()))
 
 

@@ -59,7 +59,7 @@ CASES = {
     "input": (
         SpoiltInput,
         {},
-        "7; first not finite: the input 'x' of step 7, after the healthy step 6; mend the data",
+        "7; first not finite: the input 'x' of step 7, after the healthy step 6; fix the data",
     ),
     "gradient": (
         SpoiltGradient,

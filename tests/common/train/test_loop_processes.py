@@ -232,7 +232,7 @@ def test_all_wait_for_the_last_evaluation(ran):
 def test_a_loss_that_is_not_a_number_on_one_process_ends_all_which_name_its_cause(ran):
     found = same(ran["explode"], "evaluated")
     cause = "first not finite: the input 'x' of step 6, after the healthy step 5"
-    assert found["stopped"][2] == f"loss is nan at step 6; {cause}; mend the data" and found["saved"] == [4]
+    assert found["stopped"][2] == f"loss is nan at step 6; {cause}; fix the data" and found["saved"] == [4]
 
 
 def test_processes_that_start_from_different_states_are_reported(ran):

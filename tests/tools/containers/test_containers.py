@@ -72,6 +72,13 @@ def test_the_script_installs_from_the_lock() -> None:
     assert "install --use-pep517 -c tools/requirements/dev.lock $packages" in text
 
 
+@pytest.mark.parametrize("name", ["install.sh", "in_debian.sh"])
+def test_the_scripts_work_in_the_checkout(name: str) -> None:
+    """The folder that a script changes to, or archives, is the one with the packages that it installs."""
+    (up,) = re.findall(r'"\$\(dirname "\$\{BASH_SOURCE\[0\]\}"\)(/[./]+)"', (FOLDER / name).read_text())
+    assert (pathlib.Path(f"{FOLDER}{up}") / "tools/packages.py").is_file()
+
+
 def test_the_tpu_s_tensorflow_is_the_lock_s_release() -> None:
     pinned = re.search(r"^tensorflow==(\S+)", (ROOT / "tools/requirements/dev.lock").read_text(), re.M)
     assert f" tensorflow-tpu=={pinned[1]}\n" in (FOLDER / "install.sh").read_text()
