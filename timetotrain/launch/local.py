@@ -126,7 +126,7 @@ def _attempt(job: Job, signals: Signals) -> tuple[int, Cause | None]:
             for worker in workers:
                 worker.kill()  # Those that have started where another could not.
             procfs.kill_children()
-    if cause and cause.code == PeerLostError().exit_code and cause.text.startswith("lost "):
+    if cause and cause.lost and cause.code == PeerLostError().exit_code:
         cause = dataclasses.replace(cause, text=cause.text + _silent_hosts(job, ranks))
     closed_logs = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:

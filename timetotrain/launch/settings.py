@@ -24,8 +24,8 @@ def name_of(hardware: str) -> str:
     Several hosts of a machine, such as dgx-2h-4, may have separate settings: dgx-2h-hosts.
     """
     family = re.sub(r"-\d+$", "", hardware)
-    names = (hardware, f"{family}-hosts", family, f"{family}-8")
-    return next((name for name in names if name in read()), "")
+    names, known = (hardware, f"{family}-hosts", family, f"{family}-8"), read()
+    return next((name for name in names if name in known), "")
 
 
 def read() -> dict[str, list[dict[str, str]]]:

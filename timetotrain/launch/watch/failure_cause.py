@@ -37,6 +37,7 @@ class Cause:
       at: when, in monotonic seconds.
       follows: 0 for a failure of its own, more if it follows from another's.
       stopped: somebody stopped the run by a signal.
+      lost: the others no longer answer it, and nothing says why.
       start: the step at which the processes began; -1 if none has told it.
       trained: whether any rank has trained a step.
     """
@@ -47,6 +48,7 @@ class Cause:
     at: float = 0.0
     follows: int = 0
     stopped: bool = False
+    lost: bool = False
     start: int = -1
     trained: bool = False
 
@@ -103,15 +105,14 @@ def _failure(worker: Worker) -> Cause | None:
         at = told_at["error"]
         return failed(f"failed: {error}", at, follows=int(worker.was_asked_before(at)))
     if killed and (peer := _lost_peer(worker)):
-        return failed(peer, worker.ended_at, PeerLostError().exit_code, follows=2)
+        return failed(peer, worker.ended_at, PeerLostError().exit_code, follows=2, lost=True)
     if killed:  # Often what another's error causes, so a tie goes to the error.
         return failed(_death(worker), worker.ended_at)
     if "lost" in told:
-        because = told["lost"] != str(
-            PeerLostError()
-        )  # The guard knows which process erred, on another host too.
-        text = f"ended, because {told['lost']}" if because else "lost the connection to the others"
-        return failed(text, told_at["lost"], follows=3)
+        # The guard knows which process erred, on another host too.
+        if told["lost"] != str(PeerLostError()):
+            return failed(f"ended, because {told['lost']}", told_at["lost"], follows=3)
+        return failed("lost the connection to the others", told_at["lost"], follows=3, lost=True)
     if worker.ended_early and asked is None:
         text = f"ended with exit status {worker.code}" + ("" if worker.code else ", before the run did")
         # A message has its process's own time, an end that of the look after it.
