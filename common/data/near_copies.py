@@ -93,9 +93,8 @@ _COPY = re.compile(
 )
 # The end of a clip's name that numbers it within its film: film0_003, v_Run_g01_c02.
 _PART = re.compile(r"[-_ ](c|clip|part|seg|segment|scene|shot)?\d+$", re.I)
-_LEAST_FILMS = (
-    3  # Of a class; fewer names before the numbers may as well be one's own counting. This project's choice.
-)
+# Films of a class; fewer names before the numbers may as well be one's own counting. This project's choice.
+_LEAST_FILMS = 3
 
 
 def original(path: str) -> str:
