@@ -15,8 +15,7 @@ evaluation. The olympic mean of known and drawn runs is compared with the least 
 random numbers, so the same logs give the same answer.
 
 The constants were chosen for their Brier score on published folders of rounds 1.0 to 4.1 (`--fit` of
-lab.bench.accept_calibration, commit 69df4229). Rounds from 5.0 on took no part. The built page acceptance.html shows
-how well the probabilities hold in both.
+lab/bench/accept_calibration.py in commit 69df4229). Rounds from 5.0 on took no part.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Tests what `accept` computes: the estimate, scores of its benchmark."""
+"""Tests what `accept` computes: the estimate."""
 
 import math
 import random
@@ -7,15 +7,8 @@ import pytest
 
 from compliance.acceptance import probability
 from compliance.acceptance.probability import Question
-from compliance.submission import rcp
-from lab.bench import accept_calibration
 
 ROUND = "5.0.0"
-# The reference of llama2_70b_lora at batch size 8.
-POINT, _ = rcp.find("llama2_70b_lora", ROUND, 8)
-
-
-# ------------------------------------------------------------------------------------------------ estimate
 
 
 def asked(*known, mean=100.0, stdev=5.0, least=97.0, runs=10, **more):
@@ -75,28 +68,3 @@ def test_failed_runs_count():
 def test_a_drawn_run_ends_at_an_evaluation():
     futures = probability._futures(asked(100.0, step=8.0), 9, 50)
     assert {one % 8 for future in futures for one in future if one < math.inf} == {100 % 8}
-
-
-# --------------------------------------------------------------------------------------------- its benchmark
-
-
-def test_bins_and_brier_scores_are_those_of_the_cases():
-    draw = random.Random(3)
-    case = accept_calibration.Case(ROUND, asked(100.0), True, 1.0, True, False)
-    asks = [case._replace(passed=draw.random() < 0.7, so_far=draw.random() < 0.5) for _ in range(300)]
-    estimates = [probability.Estimate(draw.random(), 0.0, 1.0, None, None, 0.0) for _ in asks]
-    actual = accept_calibration.calibration(asks, estimates, accept_calibration.EVENTS["passes"])
-    share = sum(one.passed for one in asks) / 300
-    assert actual["brier"] == pytest.approx(
-        sum((said.passes - one.passed) ** 2 for said, one in zip(estimates, asks)) / 300, abs=1e-5
-    )
-    assert actual["brier_base_rate"] == pytest.approx(
-        sum((share - one.passed) ** 2 for one in asks) / 300, abs=1e-5
-    )
-    assert actual["brier_runs_so_far"] == pytest.approx(
-        sum(one.so_far != one.passed for one in asks) / 300, abs=1e-5
-    )
-    for row in actual["bins"]:
-        inside = [one.passed for said, one in zip(estimates, asks) if row["from"] <= said.passes < row["to"]]
-        assert row["cases"] == len(inside)
-        assert row["observed"] == pytest.approx(sum(inside) / len(inside), abs=1e-4)

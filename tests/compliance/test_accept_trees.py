@@ -1,4 +1,4 @@
-"""Tests what `accept` answers to trees, and to logs that grow; its benchmark on a tree."""
+"""Tests what `accept` answers to trees, and to logs that grow."""
 
 import json
 import os
@@ -17,7 +17,6 @@ from compliance.submission.facts import Result
 from compliance.submission.rcp import FAIL, Convergence
 from compliance.submission.runs import RunReader, read_run
 from compliance.verdict import GO, NO_GO
-from lab.bench import accept_calibration
 from tests.compliance import llama_logs
 from tests.compliance.test_accept import ROUND, asked
 from timetotrain.cli import main
@@ -228,16 +227,3 @@ def test_wrong_arguments_get_a_line(tmp_path, capsys):
     assert main(["accept", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "no such folder" in said and "no results/<system>/<benchmark>/" in said
-
-
-# --------------------------------------------------------------------------------------------- its benchmark
-
-
-def test_the_benchmark_of_a_made_round(tmp_path, monkeypatch):
-    tree(tmp_path, map(llama_logs.log, range(10)))
-    output = tmp_path / "found.json"
-    monkeypatch.setattr("sys.argv", ["x", str(tmp_path), "--processes=1", f"--output={output}"])
-    accept_calibration.main()
-    found = json.loads(output.read_text())
-    (top,) = [row for row in found["calibration"]["passes"]["all"]["bins"] if row["cases"]]
-    assert (found["folders"], top["from"], top["cases"], top["observed"]) == (1, 0.9, 9, 1.0)

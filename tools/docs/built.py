@@ -154,17 +154,6 @@ def checkers() -> str:
     )
 
 
-def acceptance() -> str:
-    """Returns how well the probabilities of `timetotrain accept` hold."""
-    return page(
-        "Acceptance: calibration",
-        "[Acceptance](../docs/accept.md) explains the model. A smaller Brier score is better.",
-        ("## All runs pass the convergence test", compliance.calibration("passes")),
-        ("## The score is scaled", compliance.calibration("scaled")),
-        ("## Brier scores", compliance.brier()),
-    )
-
-
 PAGES: dict[str, Callable[[], str]] = {
     "built/forecasts.md": forecasts,
     "built/compiled.md": compiled,
@@ -173,7 +162,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "built/gpu.md": cards,
     "built/own-data.md": own_data,
     "built/checkers.md": checkers,
-    "built/acceptance.md": acceptance,
     "built/mutations.md": mutations,
 }
 
