@@ -2,11 +2,12 @@
 
 A fault strikes every `--every` seconds, of the kinds in turn: a rank is killed, a rank is frozen (SIGSTOP), and the
 packets between all ranks are dropped for `--cut` seconds. Steps count once they are in a checkpoint, of which every
-block of 84 steps writes one. Three runs have the same length: one without faults, one that the launcher starts again,
-and one that a loop around the launcher starts again from the last checkpoint. A fault's seconds end with the next new
-checkpoint. Needs root, for a network namespace.
+block of 84 steps writes one. There are three runs: one without faults, one that the launcher starts again, and one that
+a loop around the launcher starts again from the last checkpoint. A fault's seconds end with the next new checkpoint.
+Needs root, for a network namespace.
 
-    python -m lab.bench.goodput [--backends multiworker pjrt] [--replicas N] [--seconds N] [--every N] [--cut N]
+    python -m lab.bench.goodput [--backends multiworker pjrt] [--modes MODE ...] [--replicas N] [--seconds N]
+                                [--every N] [--cut N]
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ def measure(
 def main() -> None:
     parser = scripts.parser(__doc__, "goodput.json")
     parser.add_argument("--backends", nargs="+", default=["multiworker", "pjrt"], choices=launched.BACKENDS)
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--every", type=float, default=30)
@@ -92,7 +94,7 @@ def main() -> None:
     if options.output.exists():
         result["runs"] = json.loads(options.output.read_text())["runs"]
     with launched.digits() as data:
-        for backend, mode in itertools.product(options.backends, MODES):
+        for backend, mode in itertools.product(options.backends, options.modes):
             with tempfile.TemporaryDirectory() as name, launched.network() as network:
                 own = {**head(), "replicas": options.replicas, "every": options.every, "cut": options.cut}
                 start = functools.partial(

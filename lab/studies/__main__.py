@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from common.errors import Parser, answering
-from lab.studies import legw
+from lab.studies import legw, llama_ptb
 from lab.studies.legw_values import MNIST, PTB
 
 LEGW = (MNIST, PTB)
@@ -23,6 +23,11 @@ def parser() -> argparse.ArgumentParser:
         )
         legw.add_arguments(command)
         command.set_defaults(study=functools.partial(legw.run, study))
+    command = commands.add_parser(
+        llama_ptb.NAME, help="the Transformer of llama31_8b beside the LSTM of ptb, for equal minutes"
+    )
+    llama_ptb.add_arguments(command)
+    command.set_defaults(study=llama_ptb.run)
     return whole
 
 

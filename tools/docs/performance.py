@@ -13,7 +13,14 @@ from common.files import markdown_table
 from tools.docs import gpu, measurements, tables
 from tools.docs.measurements import ROOT, Comparison
 
-PAGES = ("README.md", "docs/performance.md", "docs/reliability.md", "docs/gpu.md", "docs/scaling.md")
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/reliability.md",
+    "docs/gpu.md",
+    "docs/scaling.md",
+    "llama31_8b/README.md",
+)
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n)(?:(?!<!-- table: ).)*?(<!-- end of table -->)", re.DOTALL)
 # README.md's rows: {case: its name in README.md}.
 SHORT = {
@@ -79,6 +86,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-steps": lambda: markdown_table(*gpu.steps()),
     "llama-compiled": lambda: markdown_table(*gpu.llama()),
     "llama-nodes": lambda: markdown_table(*gpu.llama_nodes()),
+    "llama-ptb": lambda: markdown_table(*tables.llama_ptb()),
     "faults": lambda: markdown_table(*tables.faults()),
     "goodput": lambda: markdown_table(*tables.goodput()),
     "soak": lambda: markdown_table(*tables.soak()),

@@ -1,5 +1,6 @@
 """Makes the tables without peers: kernels, updates, exchanges, compiled steps, faults and long runs."""
 
+import json
 import statistics
 import string
 from collections import Counter
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from common.config import benchmarks
+from lab.studies import llama_ptb as llama_ptb_study
 from timetotrain.run.ending import beaten
 from tools.docs.measurements import Table, load
 
@@ -129,6 +131,7 @@ def goodput() -> Table:
     """Table of the steps that runs keep under faults, and the seconds from a fault to the next checkpoint."""
     rows = []
     for backend, runs in load("goodput.json")["runs"].items():
+        whole = runs["undisturbed"]["steps"] / runs["undisturbed"]["seconds"]
         for name, run in runs.items():
             lost = [fault["seconds_lost"] for fault in run["faults"] if "seconds_lost" in fault]
             rows.append(
@@ -137,7 +140,7 @@ def goodput() -> Table:
                     "backend": backend,
                     "name": name,
                     "count": len(run["faults"]),
-                    "kept": run["steps"] / runs["undisturbed"]["steps"],
+                    "kept": run["steps"] / run["seconds"] / whole,
                     "lost": ", ".join(f"{seconds:.0f}" for seconds in lost) or "-",
                     "load": run["machine"]["load_before"][0],
                 }
@@ -190,6 +193,19 @@ def long_runs() -> Table:
         a_block_adds="{added:.1f} kB",
         handles="{early[handles]}, {late[handles]}",
         threads="{early[threads]}, {late[threads]}",
+    )
+
+
+def llama_ptb() -> Table:
+    """Table of a study's two networks: what each reaches in equal minutes."""
+    names = {"ptb": "LSTM of ptb", "llama31_8b": "Transformer of llama31_8b"}
+    rows = json.loads(llama_ptb_study.RESULTS.read_text(encoding="utf-8"))["rows"]
+    return table_of(
+        [row | {"name": names[row["network"]]} for row in rows],
+        network="{name}",
+        minutes="{minutes:.1f}",
+        epochs="{epochs:.2f}",
+        perplexity="{perplexity:.1f}",
     )
 
 
