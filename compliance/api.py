@@ -38,7 +38,7 @@ def check(
       division: the division that every log must be in; None: the division that each log names.
       packaging: report PACKAGING_ERRORS as errors instead of advice.
 
-    Raises UserError: a path does not exist, or the ruleset or division is unknown.
+    Raises UserError if a path does not exist, or the ruleset or division is unknown.
     """
     if ruleset is not None and ruleset not in rules.RULESETS:
         raise UserError(f"unknown ruleset {ruleset!r}; known: {', '.join(rules.RULESETS)}")

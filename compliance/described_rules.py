@@ -75,7 +75,7 @@ def sections_of(
 ) -> tuple[dict, list[tuple[str, dict[str, dict]]]]:
     """Returns the benchmark's section of a round, and (title, its keys) of every section that applies to its logs.
 
-    Raises UserError: the ruleset does not know the benchmark or division.
+    Raises UserError if the ruleset does not know the benchmark or division.
     """
     if benchmark in rules.HPC_BENCHMARKS:
         raise UserError(f"{benchmark} is a benchmark of MLPerf HPC, which is not covered")

@@ -24,7 +24,7 @@ def add_explain_arguments(parser: argparse.ArgumentParser) -> None:
 def explain(rule: str) -> str:
     """Describes in words what a rule requires.
 
-    Raises UserError: the rule is unknown; the message suggests the nearest names.
+    Raises UserError if the rule is unknown; the message suggests the nearest names.
     """
     about = texts()
     key, _, aspect = rule.partition(".")
@@ -109,7 +109,7 @@ def overview(ruleset: str | None = None) -> str:
 def table(ruleset: str, division: str, benchmark: str) -> str:
     """Lists the keys that a log must have, with their allowed values.
 
-    Raises UserError: the ruleset does not know the benchmark or division.
+    Raises UserError if the ruleset does not know the benchmark or division.
     """
     info, sections = sections_of(ruleset, division, benchmark)
     lines = [f"{benchmark} {division}, ruleset {ruleset} ({info['source']})"]

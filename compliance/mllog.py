@@ -59,7 +59,7 @@ class Run:
       again: for a job that starts again: the log of an earlier try that has no run_stop becomes PATH.1, PATH.2, ...
       tell: takes each finding about a record after the clock has started; default: one line on standard error.
 
-    Raises UserError: the header lacks a field, the round or the benchmark is unknown, or the file cannot be written.
+    Raises UserError if the header lacks a field, the round or the benchmark is unknown, or the file cannot be written.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Run:
     def start(self) -> None:
         """Writes init_stop and run_start; call it right before the first touch of training data.
 
-        Raises UserError: the rules refuse a record that the program has written since the header, or the time since
+        Raises UserError if the rules refuse a record that the program has written since the header, or the time since
         init_start.
         """
         self.event("init_stop", kind=_END)
@@ -216,7 +216,7 @@ class Run:
           time_ms: when the update ended, in ms since 1970; None: now.
           place: the training so far, as for `evaluation`.
 
-        Raises UserError: the rules of the benchmark let no result follow run_stop, or `place` lacks the unit.
+        Raises UserError if the rules of the benchmark let no result follow run_stop, or `place` lacks the unit.
         """
         if not self._checker.info.get("offline_evaluation"):
             said = f"the rules of {self.benchmark} stop the clock at the evaluation"
@@ -304,7 +304,7 @@ class Run:
 
         `time_ms`: when it happened, in ms since 1970; None: now.
 
-        Raises UserError: the value has no JSON form, or the disk is full.
+        Raises UserError if the value has no JSON form, or the disk is full.
         """
         caller = _caller()
         about = {"file": caller.f_code.co_filename, "lineno": caller.f_lineno, **(metadata or {})}

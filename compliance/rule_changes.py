@@ -44,7 +44,7 @@ def changes(benchmark: str, old: str, new: str, division: str = "closed") -> lis
       old, new: two of `rules.RULESETS`, `old` the earlier.
 
     Returns one change for each subject that differs; a single one about the benchmark if `old` does not have it.
-    Raises UserError: `new` has no rules for the benchmark, or `old` is not earlier than `new`.
+    Raises UserError if `new` has no rules for the benchmark, or `old` is not earlier than `new`.
     """
     if rules.RULESETS.index(old) >= rules.RULESETS.index(new):
         raise UserError(f"--since={old}: is not earlier than {new}; name an earlier round")

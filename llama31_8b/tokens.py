@@ -35,7 +35,7 @@ class Tokenizer:
     """
 
     def __init__(self, path: str | os.PathLike):
-        """Raises UserError: the file is not a tokenizer, or the package `tokenizers` is absent."""
+        """Raises UserError if the file is not a tokenizer, or the package `tokenizers` is absent."""
         try:
             import tokenizers
         except ImportError as error:

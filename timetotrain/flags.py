@@ -40,7 +40,7 @@ def parse(table: type[F], argv: Sequence[str], program: str) -> tuple[F, list[tu
 
     Returns (the flags, the configuration overrides [(path, value)]).
 
-    Raises UserError: a flag is unknown, or a value is wrong or missing.
+    Raises UserError if a flag is unknown, or a value is wrong or missing.
     """
     overrides, words = split_overrides(argv)
     parser = Parser(prog=program, add_help=False)

@@ -55,7 +55,7 @@ _POINTS = re.compile(r"training_[\d.]+/rcps_(\w+)\.json$")
 
 
 def folders(root: Path, rounds: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Yields (round, its folder below `root`). Raises UserError: a round has no folder."""
+    """Yields (round, its folder below `root`). Raises UserError if a round has no folder."""
     for name in rounds:
         if not (root / name).is_dir():
             raise UserError(f"{root / name}: no such folder; it has the files of training_results_{name}")

@@ -94,7 +94,7 @@ def show(repository: str, path: str) -> str:
 def headers(repositories: dict[str, str]) -> dict[str, dict]:
     """Returns the values that each preset's log and launch script set, from {round: git directory}.
 
-    Raises UserError: a repository lacks a log. Scripts may be absent.
+    Raises UserError if a repository lacks a log. Scripts may be absent.
     """
     result = {}
     for preset, (round_, path) in sorted(logs().items()):

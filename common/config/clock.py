@@ -59,7 +59,7 @@ class Clock:
     def of(cls, config: Any) -> Clock:
         """Returns the clock of a configuration.
 
-        Raises UserError: no training or evaluation examples, or a run shorter than one step.
+        Raises UserError if there are no training or evaluation examples, or the run is shorter than one step.
         """
         if config.num_train_examples < 1 or config.num_eval_examples < 1:
             raise UserError(

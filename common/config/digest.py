@@ -80,7 +80,7 @@ def digest(config: Any) -> str:
     It includes a `later_field` (common/config/closed_fields.py) only if the value differs from the default. If the
     configuration names user functions, the digest includes the source of their modules.
 
-    Raises UserError: Python no longer finds such a module.
+    Raises UserError if Python no longer finds such a module.
     """
     values = _digested(config)
     if functions := config.own_functions():

@@ -70,7 +70,7 @@ def digest(field: str, name: str) -> str:
 
     It does not cover the modules that this module imports.
 
-    Raises UserError: no such module.
+    Raises UserError if there is no such module.
     """
     return hashlib.sha256(_file(field, name).read_bytes()).hexdigest()
 

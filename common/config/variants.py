@@ -57,7 +57,7 @@ class Variants(Generic[V]):
         self.classes: dict[str, type[V]] = {name: one for name, one in named.items() if name}
 
     def of(self, name: str) -> type[V]:
-        """Returns the class that `name` stands for. Raises UserError: none has this name."""
+        """Returns the class that `name` stands for. Raises UserError if none has this name."""
         if plugins.is_own(name):
             return self.own
         if name not in self.classes:
@@ -68,7 +68,7 @@ class Variants(Generic[V]):
     def named(self, name: str, **values: Any) -> V:
         """Returns the group called `name`: its defaults, but for `values`.
 
-        Raises UserError: no class has this name, or it does not have such a field.
+        Raises UserError if no class has this name, or it does not have such a field.
         """
         cls = self.of(name)
         for field, value in values.items():

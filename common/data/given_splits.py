@@ -20,7 +20,7 @@ def given_split(folder: Path, pair: bool = True, report: Report | None = None) -
     seg_train/ and seg_test/ are a pair too; train_tube/ and test_tube/ may be classes, of two pairs neither counts.
     `report` receives what may be a split, but is not taken.
 
-    Raises UserError: no such folder, or with `pair` it has a training folder but no evaluation folder.
+    Raises UserError if the folder is missing, or with `pair` has a training folder but no evaluation folder.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; name the folder with your files")

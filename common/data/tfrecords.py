@@ -20,7 +20,7 @@ READ_AHEAD = 1 << 20
 def list_files(data_dir: str | os.PathLike, pattern: str, fix: str) -> list[str]:
     """Returns the sorted paths of the files in `data_dir` that match `pattern`.
 
-    Raises UserError: no such folder, or no such files; the message ends with `fix`.
+    Raises UserError if the folder or its files are missing; the message ends with `fix`.
     """
     data_dir = os.fspath(data_dir)
     if not data_dir or not tf.io.gfile.isdir(data_dir):

@@ -33,7 +33,7 @@ OF_CLASS = "AP of "
 def ground_truth(annotations: str) -> COCO:
     """Reads and indexes the annotation file.
 
-    Raises ValueError: it is not a COCO file, or it has an object that cannot be evaluated; the message names the image.
+    Raises ValueError if it is not a COCO file, or has an object that cannot be evaluated; the message names the image.
     """
     try:
         with open(annotations, encoding="utf-8") as file:

@@ -178,7 +178,7 @@ def check_totals(train: Sequence[str], held_out: Sequence[str], config: RunConfi
       config: supplies `num_train_examples` and `num_eval_examples`.
       read: whether to count records in files without a note; False before the clock starts and for an object store.
 
-    Raises UserError: too few training images, or a different number of evaluation images.
+    Raises UserError if there are too few training images, or another number of evaluation images.
     """
     for split, files in (("train", train), ("eval", held_out)):
         known = record_counts.known_or_read(files, read)

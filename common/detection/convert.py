@@ -116,7 +116,7 @@ def convert(
     Returns:
       A line for each annotation that was left out: image, annotation, reason.
 
-    Raises UserError: the source is damaged, the folder holds something else or cannot be written, or the disk is full.
+    Raises UserError if the source is damaged, the folder holds other data or cannot be written, or the disk is full.
     """
     folder, named = Path(data_dir), named or f"the annotations of {split}"
     try:

@@ -59,7 +59,7 @@ def of_files(folder: str | os.PathLike, blocks: int) -> str:
       folder: the folder, or an object store's address.
       blocks: of each file, this many blocks of 64 KB, evenly spaced, count too.
 
-    Raises UserError: the folder does not exist.
+    Raises UserError if the folder does not exist.
     """
     if "://" in str(folder):  # An object store, which every process reaches by the same name.
         return str(folder)

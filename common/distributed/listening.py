@@ -30,8 +30,8 @@ def own_address(hosts: Sequence[str], index: int) -> str:
     Args:
       hosts: names or addresses of all processes.
 
-    Raises UserError: no other host's name has an address for `NAME_SECONDS`; or the address is public, and the launcher
-    was not told --allow_public.
+    Raises UserError if no other host's name has an address for `NAME_SECONDS`, or the address is public, and the
+    launcher was not told --allow_public.
     """
     others = [host for host in hosts if host != hosts[index]]
     if not others and all(map(_is_loopback, hosts)):

@@ -56,8 +56,8 @@ def bound_to(address: str, port: int, libraries: Sequence[str]) -> Iterator[None
       port: what the caller lets them bind to.
       libraries: paths of shared libraries.
 
-    Raises UserError: at the end, `port` listens on every interface, and the launcher was not told --allow_public. So it
-    is on machines other than x86_64 and aarch64.
+    Raises UserError if `port` listens on every interface at the end, and the launcher was not told --allow_public.
+    So it is on machines other than x86_64 and aarch64.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.bind.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint]

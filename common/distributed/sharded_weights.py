@@ -24,7 +24,7 @@ def create(
 ) -> tf.Variable:
     """Returns a trainable variable [elements / N, rounded up], this replica's part of a weight of `shape`.
 
-    `initial` returns the whole weight's value. Raises UnsupportedError: the backend's replicas cannot differ.
+    `initial` returns the whole weight's value. Raises UnsupportedError if the backend's replicas cannot differ.
     """
 
     def parts() -> np.ndarray:

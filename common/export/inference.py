@@ -62,7 +62,7 @@ class Network:
     ) -> dict[str, np.ndarray]:
         """Runs the network on an array whose first axis is the examples.
 
-        Raises UserError: the network raised an exception; those in `passing` go through unchanged.
+        Raises UserError if the network raised an exception; those in `passing` go through unchanged.
         """
         start = time.perf_counter()
         with one_line(f"{self.path}: cannot answer", "get a good copy, or give fewer files", passing):
@@ -100,7 +100,7 @@ class Network:
 def load(path: str | os.PathLike, trust: Trust = STRANGER) -> Network:
     """Loads a SavedModel from `timetotrain export`, or a checkpoint; either may be untrusted.
 
-    Raises UserError: it is neither, it is damaged, or it does something that `trust` does not allow.
+    Raises UserError if it is neither, it is damaged, or it does something that `trust` does not allow.
     """
     path = pathlib.Path(path)
     if not (path / "saved_model.pb").is_file():
@@ -191,7 +191,7 @@ def ask(
       score: minimum score of an object.
       sampling: how a text goes on.
 
-    Raises UserError: the network cannot answer, or a text is missing or no text.
+    Raises UserError if the network cannot answer, or a text is missing or is not text.
     """
     with one_line(f"{network.path}: its answer cannot be read", "get a good copy of the model"):
         if network.kind == "video":

@@ -34,7 +34,7 @@ _FREE = ("num_classes", "vocabulary_size", "data.shuffle_buffer", "epoch_images"
 def check(config: RunConfig, presets: Iterable[RunConfig]) -> None:
     """Checks the numbers of a configuration.
 
-    Raises UserError: a number is far beyond the benchmark's presets.
+    Raises UserError if a number is far beyond the benchmark's presets.
     """
     most: dict[str, float] = {}
     for preset in presets:
@@ -69,7 +69,7 @@ def _numbers(config: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 def weights_within(arrays: Mapping[str, Any], where: str | os.PathLike) -> Iterator[None]:
     """Limits the total size of variables created in the `with` block by the size of a file's `arrays`.
 
-    Raises UserError: the variables would be too large; `where` names the file.
+    Raises UserError if the variables would be too large; `where` names the file.
     """
     left = [2 * sum(array.size for array in arrays.values()) + _SPARE]
 
@@ -89,7 +89,7 @@ def weights_within(arrays: Mapping[str, Any], where: str | os.PathLike) -> Itera
 def check_input(serving: Serving, where: str | os.PathLike) -> None:
     """Checks the size of a network's inputs.
 
-    Raises UserError: an input is larger than MOST_INPUT.
+    Raises UserError if an input is larger than MOST_INPUT.
     """
     for name, spec in serving.core.items():
         if (size := math.prod(spec.shape.as_list())) > MOST_INPUT:

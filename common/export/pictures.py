@@ -37,7 +37,7 @@ def draw(
       folder: created if it does not exist.
       colors: from `palette`; other classes get colors in order of appearance.
 
-    Raises UserError: the file cannot be read as a picture, or the folder cannot be written.
+    Raises UserError if the file cannot be read as a picture, or the folder cannot be written.
     """
     source = pathlib.Path(answer["file"])
     path = pathlib.Path(folder, f"{source.stem}.png")

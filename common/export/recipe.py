@@ -27,7 +27,7 @@ def prepared(pixels: np.ndarray, about: Mapping[str, Any]) -> dict[str, np.ndarr
       pixels: uint8 [H, W, 3], upright; of mnist [H, W], light on dark.
       about: timetotrain.json beside an ONNX file, or model.json beside a StableHLO file.
 
-    Raises ValueError: maskrcnn's frame is wide and the picture is tall.
+    Raises ValueError if maskrcnn's frame is wide and the picture is tall.
     """
     benchmark, config = about["benchmark"], about["config"]
     high, wide = pixels.shape[:2]

@@ -40,7 +40,7 @@ def make(
       replica: the replica's number.
       group: number of the replica's group, which shares its examples; without partitions, the replica's number.
 
-    Raises ValueError: the rule is unknown, or the stored array has another shape.
+    Raises ValueError if the rule is unknown, or the stored array has another shape.
     """
     kind = rule["rule"]
     if kind == "constant":

@@ -122,7 +122,7 @@ class Steps:
     def name_of(self, captured: tf.Tensor) -> str:
         """Returns the name of a variable or a constant that a step closes over.
 
-        Raises UserError: the constant is too large to store.
+        Raises UserError if the constant is too large to store.
         """
         for name, variable in self.variables.items():
             if variable.handle is captured:

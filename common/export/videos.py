@@ -15,7 +15,7 @@ PART = 4.0  # Seconds per part; each part gets its own label.
 def answer(network: Any, name: str, part: float = PART) -> dict[str, Any]:
     """Returns "classes" for the whole video, and "times": [{from, to, name, score}] for parts of `part` seconds.
 
-    Raises BadVideoError: the file is not a video that can be decoded.
+    Raises BadVideoError if the file is not a video that can be decoded.
     """
     clip = videos.read(name, network.reading.short_side)
     frames, times = clip.frames, clip.times

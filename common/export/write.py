@@ -62,8 +62,8 @@ def write(
     Returns:
       The manifest.
 
-    Raises UserError: the folder cannot be written, the disk is full, XLA cannot compile a training step, or there is no
-    such step. If XLA cannot compile an evaluation step, the export omits it and names it in the manifest.
+    Raises UserError if the folder cannot be written, the disk is full, XLA cannot compile a training step, or there is
+    no such step. If XLA cannot compile an evaluation step, the export omits it and names it in the manifest.
     """
     path = _place(folder)
     with contextlib.ExitStack() as stack:

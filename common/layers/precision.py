@@ -41,7 +41,7 @@ class Precision:
 def precision(name: str) -> Precision:
     """Returns the policy `name`.
 
-    Raises UserError: unknown name.
+    Raises UserError if the name is unknown.
     """
     dtypes = {
         "fp32": (tf.float32, tf.float32),

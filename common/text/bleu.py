@@ -17,7 +17,7 @@ from common.text import official
 def t2t(references: Sequence[str], hypotheses: Sequence[str], lowercase: bool = True) -> float:
     """Returns tensor2tensor's BLEU, with one reference per sentence.
 
-    Raises ValueError: references and hypotheses differ in number, or there are none.
+    Raises ValueError if references and hypotheses differ in number, or there are none.
     """
     _check(references, hypotheses)
     bleu = official.load("nlp.metrics.bleu")
@@ -29,7 +29,7 @@ def sacre(
 ) -> float:
     """Returns sacreBLEU, with one reference per sentence; GNMT uses lowercase=True, tokenize="intl".
 
-    Raises ValueError: references and hypotheses differ in number, or there are none.
+    Raises ValueError if references and hypotheses differ in number, or there are none.
     """
     import sacrebleu
 
@@ -51,7 +51,7 @@ def in_order(arrays: Mapping[str, np.ndarray], expected: int) -> np.ndarray:
       arrays: an evaluation's "tokens" [N, n], "index" [N] (sentence number) and "weight" [N] (0 for padding).
       expected: config.num_eval_examples.
 
-    Raises ValueError: a sentence is missing or repeated.
+    Raises ValueError if a sentence is missing or repeated.
     """
     real = arrays["weight"] > 0
     index, tokens = arrays["index"][real], arrays["tokens"][real]

@@ -27,7 +27,7 @@ _JOINED = "@@ "
 def _libraries() -> tuple[Any, Any, Any]:
     """Imports subword_nmt's apply_bpe and learn_bpe, and sacremoses.
 
-    Raises UserError: they are not installed.
+    Raises UserError if they are not installed.
     """
     try:
         import sacremoses
@@ -62,7 +62,7 @@ class Bpe:
 
     def __init__(self, codes: str | os.PathLike, vocabulary: str | os.PathLike):
         """
-        Raises UserError: a file cannot be read or has the wrong form; the message names file and line.
+        Raises UserError if a file cannot be read or has the wrong form; the message names file and line.
         """
         apply_bpe, *_ = _libraries()
         self.path = Path(vocabulary)
@@ -105,7 +105,7 @@ def learn(counts: Mapping[str, int], merges: int) -> list[str]:
       counts: {Moses token: number of occurrences} in both languages together.
       merges: number of merges; learning stops early if no remaining pair occurs twice.
 
-    Raises UserError: there is too little text.
+    Raises UserError if there is too little text.
     """
     _, learn_bpe, _ = _libraries()
     if not any(len(word) > 1 for word in counts):

@@ -69,7 +69,7 @@ def prepare(folder: Path, pattern: str) -> None:
 def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
     """Returns the training text and the evaluation text.
 
-    Raises UserError: the two sides of a text have different numbers of files.
+    Raises UserError if the two sides of a text have different numbers of files.
     """
     both = []
     for kind in ("train", "eval"):
@@ -154,7 +154,7 @@ def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int,
     Returns:
       The number of rows.
 
-    Raises UserError: there are fewer rows (`unit` in the message) than shards, or `folder` cannot be written.
+    Raises UserError if there are fewer rows (`unit` in the message) than shards, or `folder` cannot be written.
     """
     names = [tfrecords.shard_name("train", i, shards) for i in range(shards)]
     count = 0

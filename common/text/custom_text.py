@@ -85,7 +85,7 @@ def prepared(sources: Sequence[Path], options: Options) -> Iterator[Pairs]:
 
     Pairs of one source sentence stay on one side of the split, so that no evaluation sentence is trained on.
 
-    Raises UserError: a file cannot be read, the sides do not match, or no pair is left.
+    Raises UserError if a file cannot be read, the sides do not match, or no pair is left.
     """
     report = options.report
     most = max(MOST_CHARACTERS, _TOKEN_CHARACTERS * options.max_length)

@@ -10,7 +10,7 @@ from types import ModuleType
 def load(name: str) -> ModuleType:
     """Imports the module `official.<name>`.
 
-    Raises ImportError: tf-models-official is not installed.
+    Raises ImportError if tf-models-official is not installed.
     """
     with warnings.catch_warnings():
         # It imports Google's client libraries, which warn about future Python versions.

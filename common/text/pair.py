@@ -193,7 +193,7 @@ def generate(
       names: the files that the converter writes, besides its notes.
       convert: converts (folder, training text, evaluation text), and returns its counts.
 
-    Raises UserError: the folder holds other data, or cannot be written.
+    Raises UserError if the folder holds other data, or cannot be written.
     """
 
     def converted(folder: Path) -> dict[str, int]:

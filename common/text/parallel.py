@@ -44,7 +44,7 @@ def read_pairs(
       target: file of their translations.
       dropped: counts the pairs left out because a side is empty or not UTF-8; if None, such a pair is an error.
 
-    Raises UserError: the files have different numbers of lines, or a line is bad; the message names file and line.
+    Raises UserError if the files have different numbers of lines, or a line is bad; the message names file and line.
     """
     paths = Path(source), Path(target)
     for row in lines(paths):
@@ -71,7 +71,7 @@ def _or_drop(dropped: Dropped | None) -> str:
 def lines(paths: tuple[Path, Path]) -> Iterator[tuple[Line, Line]]:
     """Yields the lines of two text files (.gz too).
 
-    Raises UserError: a file cannot be read, or one ends before the other; the message names file and line.
+    Raises UserError if a file cannot be read, or one ends before the other; the message names file and line.
     """
     both = itertools.zip_longest(*map(text_files.lines, paths))
     for number, (source, target) in enumerate(both):
@@ -89,7 +89,7 @@ def lines(paths: tuple[Path, Path]) -> Iterator[tuple[Line, Line]]:
 def short(pairs: Sequence[Pair], length: Callable[[Pair], int], longest: int, dropped: Dropped) -> list[Pair]:
     """Returns the pairs to evaluate on whose `length` in tokens is at most `longest`; counts the others in `dropped`.
 
-    Raises UserError: no pair is left.
+    Raises UserError if no pair is left.
     """
     shorter = [pair for pair in pairs if length(pair) <= longest]
     dropped.too_long += len(pairs) - len(shorter)

@@ -34,7 +34,7 @@ RESERVED = ("<pad>", "<EOS>")
 def _tokenizer() -> ModuleType:
     """Imports tf-models-official's module.
 
-    Raises UserError: tf-models-official is not installed.
+    Raises UserError if tf-models-official is not installed.
     """
     try:
         return official.load("legacy.transformer.utils.tokenizer")
@@ -52,7 +52,7 @@ class Subwords:
 
     def __init__(self, path: str | os.PathLike):
         """
-        Raises UserError: the file cannot be read or is not a vocabulary; the message names file and line.
+        Raises UserError if the file cannot be read or is not a vocabulary; the message names file and line.
         """
         tokenizer = _tokenizer()
         self.path = Path(path)
@@ -97,7 +97,7 @@ def _pieces(word: re.Match) -> str:
 def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int) -> Subwords:
     """Makes a vocabulary of about `size` subwords from UTF-8 text files, and writes it to `path` atomically.
 
-    Raises UserError: `path` exists already or cannot be written, or there is too little text.
+    Raises UserError if `path` exists already or cannot be written, or there is too little text.
     """
     import tensorflow as tf  # Imported only when needed, like the tokenizer.
 
@@ -167,7 +167,7 @@ def _reserved(path: Path) -> list[str]:
 def lines_of(path: Path) -> list[str]:
     """Returns the lines of a vocabulary's file.
 
-    Raises UserError: the file cannot be read, or is not UTF-8.
+    Raises UserError if the file cannot be read, or is not UTF-8.
     """
     try:
         text = path.read_text(encoding="utf-8")

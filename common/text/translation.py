@@ -49,7 +49,7 @@ class Task(task.Task):
     def translations(self, arrays: Mapping[str, np.ndarray]) -> list[str]:
         """Decodes the translation of every evaluation sentence, in order.
 
-        Raises ValueError: a sentence is missing or duplicated.
+        Raises ValueError if a sentence is missing or duplicated.
         """
         return self.decoded(bleu.in_order(arrays, self.config.num_eval_examples))
 

@@ -80,7 +80,7 @@ class Saver:
           programs: the run's; every process calls this.
           pending: evaluations whose results are not known yet, for process 0.
 
-        Raises UserError: the checkpoint before could not be written.
+        Raises UserError if the checkpoint before could not be written.
         """
         state, replicas = programs.state, programs.state.replicas
         self.finish(replicas)

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the answer. Returns 1 for no-go, 2 for not checked, else 0.
 
-    Raises UserError: the tree does not exist, or has no results/<system>/<benchmark>/.
+    Raises UserError if the tree does not exist, or has no results/<system>/<benchmark>/.
     """
     if not options.tree.is_dir():
         what = "is a file" if options.tree.is_file() else "no such folder"

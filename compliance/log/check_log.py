@@ -55,7 +55,7 @@ def check_log(
 ) -> LogResult:
     """Checks one log against `ruleset` (None: `rounds.find` chooses); `with_run`: the result has the run, too.
 
-    Raises UserError: the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     taken, records = (Choice(ruleset, ASKED_FOR), read_log(path, ruleset)) if ruleset else opened(path)
     ruleset = taken.ruleset

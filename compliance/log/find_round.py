@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 def find(path: str | PathLike) -> Choice:
     """Finds the ruleset to check a log with.
 
-    Raises UserError: the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     return opened(path)[0]
 
@@ -52,7 +52,7 @@ def find(path: str | PathLike) -> Choice:
 def opened(path: str | PathLike) -> tuple[Choice, Iterator[Record | BadLine]]:
     """Returns the ruleset to check a log with, and what `read_log` yields of it; each line is read once.
 
-    Raises UserError: the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     form = form_of(path)
     named = of_folder(os_path.dirname(os_path.abspath(path)))

@@ -90,7 +90,7 @@ def compile_formula(formula: str | float) -> Formula:
 
     The function raises one of `FAILURES` if the formula cannot be computed.
 
-    Raises UserError: the formula has something outside the vocabulary.
+    Raises UserError if the formula has something outside the vocabulary.
     """
     return _compiled(formula)[0] if isinstance(formula, str) else lambda value, metadata, state: formula
 

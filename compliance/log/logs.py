@@ -64,7 +64,7 @@ def form_of(path: str | PathLike) -> str:
 
     A line that is too long to hold has no format.
 
-    Raises UserError: the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     form = ""
     for _, line in token_lines(path):
@@ -85,7 +85,7 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
     Args:
       ruleset: "0.6.0" reads the seconds format, every other one `:::MLLOG`; None: guess.
 
-    Raises UserError: the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     if ruleset is None:
         ruleset = "0.6.0" if form_of(path) == "seconds" else "0.7.0"

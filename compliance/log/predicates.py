@@ -70,7 +70,7 @@ _WORDS: dict[str, tuple[Callable[[object], Test], str | Callable[..., str]]] = {
 def compile_predicate(spec: dict) -> Test:
     """Returns a test of a value: true if every entry of `spec` holds. The test never raises.
 
-    Raises UserError: `spec` has a word outside the vocabulary.
+    Raises UserError if `spec` has a word outside the vocabulary.
     """
     unknown = [word for word in spec if word not in _WORDS]
     if unknown:

@@ -18,7 +18,7 @@ _UNITS = ("samples_count", "step_num", "epoch_num")
 def newest_round(benchmark: str, division: str) -> str:
     """Returns the newest round with rules for a benchmark.
 
-    Raises UserError: no round has it.
+    Raises UserError if no round has it.
     """
     rounds = [one for one in rules.RULESETS[1:] if rules.has_rules(one, benchmark, division)]
     if not rounds:
@@ -30,7 +30,7 @@ def newest_round(benchmark: str, division: str) -> str:
 def progress_unit(ruleset: str, division: str, benchmark: str) -> str:
     """Returns what a benchmark's evaluations count: "samples_count", "step_num" or "epoch_num".
 
-    Raises UserError: the round has no rules for the benchmark.
+    Raises UserError if the round has no rules for the benchmark.
     """
     section = rules.benchmark_section(ruleset, division, benchmark)
     if section not in rules.names(ruleset):

@@ -46,7 +46,7 @@ CHOICE = {"type": ruleset_name, "choices": RULESETS}
 def load(ruleset: str, name: str) -> dict:
     """Returns one section of a round's rules, e.g. `load("0.7.0", "closed/resnet")`.
 
-    Raises UserError: the section does not exist.
+    Raises UserError if the section does not exist.
     """
     if name not in names(ruleset):
         known = ", ".join(sorted(names(ruleset)))

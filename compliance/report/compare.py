@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prints the comparison; always returns 0, even if the two differ.
 
-    Raises UserError: a side does not exist, or holds no result log.
+    Raises UserError if a side does not exist, or holds no result log.
     """
     sides = args.a, args.b
     cards = [score_directory(side) for side in sides]

@@ -16,7 +16,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 def write(name: str | Path, text: str) -> None:
     """Writes a whole document, or leaves the old file unchanged (`common.files.whole`).
 
-    Raises UserError: the file cannot be written.
+    Raises UserError if the file cannot be written.
     """
     # A log's text may hold half of a surrogate pair, which has no UTF-8 form.
     data = text.encode("utf-8", errors="backslashreplace")

@@ -76,7 +76,7 @@ def measure(benchmark: str, blocks: int, every: int) -> list[dict[str, Any]]:
 def soak(backend: str, processes: int, steps: int, data: Path) -> list[dict[str, Any]]:
     """Runs `steps` steps of mnist in several processes; returns what the worst of them holds at each mark.
 
-    Raises RuntimeError: the run ended before its last step.
+    Raises RuntimeError if the run ended before its last step.
     """
     rows: list[dict[str, Any]] = []
     marks = [84, steps // 4, steps - 840]  # After the first epoch, and before the processes end.

@@ -227,7 +227,7 @@ def peer(folder: Path, seconds: float) -> dict[str, Any]:
 def timetotrain(*words: str | Path) -> float:
     """Runs a command and returns its seconds.
 
-    Raises UserError: the command failed; the message has the end of its output.
+    Raises UserError if the command failed; the message has the end of its output.
     """
     line = [sys.executable, "-m", "timetotrain", *map(str, words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
@@ -250,7 +250,7 @@ def find(value: Any, name: str) -> Any:
 
 
 def measure(name: str, folder: Path, minutes: float) -> dict[str, Any]:
-    """Returns a set's row. Raises UserError: the data are missing, or a command failed."""
+    """Returns a set's row. Raises UserError if the data are missing, or a command failed."""
     benchmark, make, *sizes = SETS[name]
     files, records, results = (folder / part for part in ("files", "rec", "res"))
     files.mkdir()

@@ -31,7 +31,7 @@ def unpack(name: str) -> Path:
 
     It links the folder, because studies write derived data next to it.
 
-    Raises UserError: neither exists, or the archive is damaged.
+    Raises UserError if neither exists, or the archive is damaged.
     """
     archive, ready, folder = shared_data() / f"{name}.tar.xz", shared_data() / name, cache() / name
     if ready.is_dir() and not folder.is_dir():
@@ -59,7 +59,7 @@ def unpack(name: str) -> Path:
 def unzip(archive: Path, names: Sequence[str], folder: Path) -> Path:
     """Unpacks `names` once into `folder`, and returns `folder`.
 
-    Raises UserError: the archive is missing or damaged, or lacks one of the names.
+    Raises UserError if the archive is missing or damaged, or lacks one of the names.
     """
 
     def fill(place: Path) -> None:

@@ -249,7 +249,7 @@ def run(study: Study, args: argparse.Namespace) -> int:
 def _from_base(study: Study, args: argparse.Namespace) -> Study:
     """Returns the study with the base rate and warmup from the arguments for LEGW; it has its own table.
 
-    Raises UserError: the base rate is missing or not above 0, the warmup is below 0, or a part has no use for them.
+    Raises UserError if the base rate is missing or not above 0, the warmup is below 0, or a part has no use for them.
     """
     rate, warmup = args.base_rate, args.base_warmup
     if rate is None:

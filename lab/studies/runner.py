@@ -49,7 +49,7 @@ def settings(**values: object) -> tuple[str, ...]:
 def identity(study: Any, row: Row, extra: Iterable[str] = ()) -> Identity:
     """Returns the digest of a row's whole configuration (including the preset) and its seed; equal ones share a run.
 
-    Raises UserError: the configuration is not valid.
+    Raises UserError if the configuration is not valid.
     """
     preset = importlib.import_module(f"{study.benchmark}.presets").PRESETS[study.preset]
     config = configs.override_all(preset, [*row.flags, *extra])
@@ -77,7 +77,7 @@ class Runner:
           jobs: number of rows that train at the same time.
           done: records of runs to keep instead of training them, from `published`.
 
-        Raises UserError: a number is not above 0, or an override names no field of the configuration.
+        Raises UserError if a number is not above 0, or an override names no field of the configuration.
         """
         for name, value in (("jobs", jobs), ("minutes", minutes)):
             if value is not None and value <= 0:
@@ -97,7 +97,7 @@ class Runner:
     def record(self, row: Row) -> dict | None:
         """Returns the record of a finished row, or None.
 
-        Raises UserError: the record was written by another version of the study, or is damaged.
+        Raises UserError if the record was written by another version of the study, or is damaged.
         """
         path, expected = self._path(row), identity(self.study, row, self.extra)
         if not path.is_file():
@@ -114,7 +114,7 @@ class Runner:
     def run_all(self, rows: Sequence[Row]) -> list[dict]:
         """Trains `rows`, `jobs` at a time; returns their records in order, without rows that ran out of time.
 
-        Raises UserError: a run failed, a signal ended the runs, or another call of the study trains. After a failure,
+        Raises UserError if a run failed, a signal ended the runs, or another call of the study trains. After a failure,
         runs that had started finish first, and no further run starts.
         """
         ended = threading.Event()
@@ -188,7 +188,7 @@ class Runner:
 def published(path: pathlib.Path) -> dict[Identity, dict]:
     """Reads the records of a table that `legw_report.publish` wrote.
 
-    Raises UserError: the table does not exist, or another version of the study wrote it.
+    Raises UserError if the table does not exist, or another version of the study wrote it.
     """
     try:
         records = json.loads(path.read_text())

@@ -42,7 +42,7 @@ def name_of(report: Mapping[str, Any]) -> str:
 def read(benchmark: str, results: Path = RESULTS) -> Kept:
     """Reads a benchmark's file; empty if there is none.
 
-    Raises UserError: a line is not in this module's format.
+    Raises UserError if a line is not in this module's format.
     """
     place = results / f"{benchmark}.jsonl"
     try:
@@ -77,7 +77,7 @@ def benchmarks(results: Path = RESULTS) -> list[str]:
 def put_preset(record: dict[str, Any], results: Path = RESULTS) -> None:
     """Stores a preset's record, replacing an earlier one; the record names its "benchmark" and "system".
 
-    Raises UserError: the folder cannot be written; the functions below raise it too.
+    Raises UserError if the folder cannot be written; the functions below raise it too.
     """
     system = record["system"]
     _change(record["benchmark"], results, lambda kept: Kept({**kept.presets, system: record}, kept.programs))

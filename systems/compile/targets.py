@@ -116,7 +116,7 @@ _SYSTEMS = {"summit": "v100", "dgx-1": "v100", "dgx-2h": "v100-32"}
 def target(kind: str, devices: int) -> Target:
     """The target of `devices` devices of a kind.
 
-    Raises UserError: the kind is unknown, or no torus has that number of devices.
+    Raises UserError if the kind is unknown, or no torus has that number of devices.
     """
     if kind in _TPUS:
         return _tpu_target(kind, _TPUS[kind], devices)
@@ -140,7 +140,7 @@ def kind_of_preset(config: Any) -> str:
     A TPU's name counts cores. Some TPU v4 logs have half as many replicas, each on both cores of a chip: v0.7's
     ResNet-50 on tpu-v4-128 trains batch 8192 with batch norm over 128 images "in a replica" (docs/sources.md).
 
-    Raises UserError: as `kind_of`.
+    Raises UserError: see `kind_of`.
     """
     kind = kind_of(config.hardware)
     cores = config.hardware.removeprefix("tpu-v4-")
@@ -151,7 +151,7 @@ def kind_of_preset(config: Any) -> str:
 def kind_of(hardware: str) -> str:
     """A machine's device kind, from its name: "tpu-v3-2048" is "tpu-v3".
 
-    Raises UserError: no compiler here knows the machine's accelerator.
+    Raises UserError if no compiler here knows the machine's accelerator.
     """
     for kind in sorted(NAMES, key=len, reverse=True):
         if re.match(rf"{kind}(-\d+)?$", hardware):

@@ -125,7 +125,7 @@ def named(text: str) -> str:
 def chip(name: str, description: Mapping[str, Any], given: Given, notes: list[str]) -> dict[str, Any]:
     """The entry of a description's accelerator with its `name`, and the user's figures in place of its own.
 
-    Raises UserError: the accelerator is unknown, and `given` lacks a figure.
+    Raises UserError if the accelerator is unknown, and `given` lacks a figure.
     """
     model = str(description.get("accelerator_model_name") or "")
     known = recognize(description)

@@ -277,7 +277,7 @@ class Estimate:
 
 
 def known(benchmark: str) -> str:
-    """The benchmark. Raises UserError: nothing is published of it."""
+    """The benchmark. Raises UserError if nothing is published of it."""
     names = scores.benchmarks()
     if benchmark not in names:
         raise UserError(
@@ -301,7 +301,7 @@ def estimates(
       chip: the accelerator's entry with its `name`.
       one: another law than that of all scores, as one of earlier rounds.
 
-    Raises UserError: nothing is published of the benchmark.
+    Raises UserError if nothing is published of the benchmark.
     """
     one = one or law()
     rows = [row for row in one.rows if row.benchmark == known(benchmark)]

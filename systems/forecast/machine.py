@@ -41,7 +41,7 @@ def machine(
 ) -> Machine:
     """The machine of a description, or one with `many` accelerators of its kind; assumptions are appended to `notes`.
 
-    Raises UserError: the accelerator is unknown, a required field is missing, or the number makes no sense.
+    Raises UserError if the accelerator is unknown, a required field is missing, or the number makes no sense.
     """
     name = str(description.get("system_name") or "system")
     chip = accelerators.chip(name, description, given or Given(), notes)
@@ -71,7 +71,7 @@ def load(name: str, given: Given | None = None) -> dict[str, Any]:
 
     With a peak and a bandwidth in `given`, the accelerator may be an unknown one.
 
-    Raises UserError: there is no such system or accelerator, or the file is not a readable JSON object.
+    Raises UserError if there is no such system or accelerator, or the file is not a readable JSON object.
     """
     path = Path(name)
     if path.suffix == ".json":

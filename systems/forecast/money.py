@@ -172,7 +172,7 @@ def prices(path: Path | None = None) -> dict[str, Price]:
 
     An entry is a number, [number, source], or a list of {"usd", "seller", "of", "most", "kind", "date", "source"}.
 
-    Raises UserError: the file is no such table.
+    Raises UserError if the file is no such table.
     """
     place = path or _DATA / "prices.json"
     shape = f'--prices={place}: write {{"date": "2026-11", "prices": {{"H100-SXM5": [3.78, "source"]}}}}'
@@ -214,7 +214,7 @@ def _offer(row: dict[str, Any], place: str, day: str) -> Offer:
 def price(chip: str, given: float | None, path: Path | None) -> Price | None:
     """The prices of an accelerator: the user's, else the table's; None if it has none.
 
-    Raises UserError: the price is not a positive number, or the file is not a table.
+    Raises UserError if the price is not a positive number, or the file is not a table.
     """
     if given is not None:
         if not 0 < given < 1e6:

@@ -25,7 +25,7 @@ _FIX = "name a run's result_<i>.txt, its history_<i>.jsonl, or a folder that hol
 def run(options: argparse.Namespace) -> int:
     """Writes the page or TensorBoard's events; returns the exit status.
 
-    Raises UserError: there is no history, it is damaged, or the page cannot be written.
+    Raises UserError if there is no history, it is damaged, or the page cannot be written.
     """
     history_path = find(pathlib.Path(options.result))
     if options.tensorboard:
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find(path: pathlib.Path) -> pathlib.Path:
-    """Returns the history of a run. Raises UserError: there is none."""
+    """Returns the history of a run. Raises UserError if there is none."""
     if os.path.isdir(path):
         histories = [*path.rglob("history_*.jsonl"), *path.glob(history.NAME)]
         newest = max(histories, key=lambda p: p.stat().st_mtime, default=None)

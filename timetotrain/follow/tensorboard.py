@@ -29,7 +29,7 @@ class Writer:
     def __init__(self, folder: pathlib.Path):
         """The curves replace those that an earlier conversion left in `folder`.
 
-        Raises UserError: the folder cannot be written.
+        Raises UserError if the folder cannot be written.
         """
         self.folder = folder
         self._written: list[Record] = []
@@ -43,7 +43,7 @@ class Writer:
     def write(self, records: Sequence[Record]) -> None:
         """Writes what is new in `records`. If a run that lost a process repeats steps, they replace the earlier ones.
 
-        Raises UserError: the file cannot be written.
+        Raises UserError if the file cannot be written.
         """
         pairs = zip(records, self._written)
         same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(records), len(self._written)))

@@ -37,7 +37,7 @@ class Answer:
 def forecast(benchmark: str, system: str, accelerators: int | None, given: Given | None = None) -> Answer:
     """The forecast of a benchmark on a system.
 
-    Raises UserError: a name is unknown, a field of the description is missing, or a flag makes no sense.
+    Raises UserError if a name is unknown, a field of the description is missing, or a flag makes no sense.
     """
     law.known(benchmark) if benchmark not in benchmarks.NAMES else None
     notes: list[str] = []
@@ -186,7 +186,7 @@ def _cost(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], lis
 def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """The cost and the energy for JSON, and their lines; nothing where the forecast cannot say.
 
-    Raises UserError: a price makes no sense.
+    Raises UserError if a price makes no sense.
     """
     if one.reason:
         return {}, []

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the forecast and returns 0; 1 if it cannot say.
 
-    Raises UserError: a name is unknown, or a flag makes no sense.
+    Raises UserError if a name is unknown, or a flag makes no sense.
     """
     from systems.forecast import machine as machines
     from systems.forecast.accelerators import Given

@@ -49,7 +49,7 @@ def of_log(path: Path, most_steps: float = math.inf, most_spans: int | None = No
     """The speed that a log shows, up to `most_steps` steps: of its steps' times where it has them, else of
     the time and the examples between evaluations.
 
-    Raises UserError: it cannot be read, has no batch, too few steps, or sequences of another length.
+    Raises UserError if it cannot be read, has no batch, too few steps, or sequences of another length.
     """
     ruleset = find(path).ruleset
     records = [one for one in read_log(path, ruleset) if isinstance(one, Record)]

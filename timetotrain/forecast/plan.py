@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and returns 0; 1 if no batch that is asked for can be submitted or fits.
 
-    Raises UserError: a name is unknown, or a flag makes no sense.
+    Raises UserError if a name is unknown, or a flag makes no sense.
     """
     content = make_plan(options)
     print(json.dumps(content, indent=1, default=str) if options.json else "\n".join(_lines(content)))

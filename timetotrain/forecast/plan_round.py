@@ -61,7 +61,7 @@ class Batch:
 
 
 def ruleset_of(text: str, benchmark: str) -> str:
-    """The ruleset of a round as 6.1, v6.1 or 6.1.0. Raises UserError: no such round, or it lacks the benchmark."""
+    """The ruleset of a round as 6.1, v6.1 or 6.1.0. Raises UserError if no such round, or it lacks the benchmark."""
     ruleset = rules.ruleset_name(text)
     if ruleset not in rules.RULESETS:
         known = ", ".join(one.removesuffix(".0") for one in rules.RULESETS)
@@ -227,7 +227,7 @@ def used(benchmark: str, ruleset: str, key: str) -> str:
 def since(text: str | None, before: Sequence[str]) -> str:
     """The earlier round to compare with: that of a flag, else the one before; "" if there is none.
 
-    Raises UserError: it is not an earlier round.
+    Raises UserError if it is not an earlier round.
     """
     if text is None:
         return before[-1] if before else ""

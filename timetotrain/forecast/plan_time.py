@@ -60,7 +60,7 @@ class Minutes:
 def speed_of(options: argparse.Namespace, notes: list[str]) -> Speed | None:
     """The speed of --log or --throughput. What is assumed is appended to `notes`.
 
-    Raises UserError: it makes no sense, both are there, or the log is of another benchmark.
+    Raises UserError if it makes no sense, both are there, or the log is of another benchmark.
     """
     if options.log and options.throughput is not None:
         raise UserError("--log and --throughput: give one of them")
@@ -83,7 +83,7 @@ def speed_of(options: argparse.Namespace, notes: list[str]) -> Speed | None:
 def from_speed(benchmark: str, ruleset: str, batch: Batch, speed: Speed) -> Minutes:
     """Minutes of one run with a batch: the reference's samples over the speed, and the evaluations.
 
-    Raises UserError: the points count epochs, and nobody says how many examples one has.
+    Raises UserError if the points count epochs, and nobody says how many examples one has.
     """
     keys = rules.metric(ruleset, benchmark).get("keys", {})
     epoch = 1.0
@@ -182,7 +182,7 @@ def deadline(last: date, hours: float, high: float, now: datetime) -> dict[str, 
 
 
 def day(flag: str, text: str | None) -> date | None:
-    """The date of a flag. Raises UserError: it is not one."""
+    """The date of a flag. Raises UserError if it is not one."""
     try:
         return date.fromisoformat(text) if text else None
     except ValueError:

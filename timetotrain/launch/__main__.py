@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
 def job(arguments: argparse.Namespace) -> Job:
     """Returns the job that the command line describes.
 
-    Raises UserError: an argument is missing or wrong, or two arguments contradict each other.
+    Raises UserError if an argument is missing or wrong, or two arguments contradict each other.
     """
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if arguments.check:

@@ -55,7 +55,7 @@ class Rank:
 def parse_hosts(text: str) -> list[Host]:
     """Returns the hosts of "a:8,b:8", or of "@FILE" with one line "a slots=8" per host, as horovodrun and mpirun read.
 
-    Raises UserError: the list is malformed, or the file does not exist.
+    Raises UserError if the list is malformed, or the file does not exist.
     """
     if not text.startswith("@"):
         form, example = r"([\w.-]+):([1-9]\d*)", "HOST:PROCESSES; write for example a:8,b:8"
@@ -83,7 +83,7 @@ def parse_hosts(text: str) -> list[Host]:
 def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> tuple[list[Host], int]:
     """Returns the hosts of a SLURM job step (one per task) for all `processes` of the run, and this task's number.
 
-    Raises UserError: this is not a task of slurm.sbatch, or of a step with other tasks than slurm.sbatch counted, or
+    Raises UserError if this is not a task of slurm.sbatch, or of a step with other tasks than slurm.sbatch counted, or
     the processes do not divide evenly among the tasks.
     """
     names, number = environment.get(SLURM_HOSTS, "").split(), environment.get("SLURM_PROCID", "")
@@ -150,7 +150,7 @@ def multiworker_environment(
       first: the least local rank of this launcher's processes.
       own: their number.
 
-    Raises UserError: the scheduler shows fewer GPUs than there are processes.
+    Raises UserError if the scheduler shows fewer GPUs than there are processes.
     """
     task = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank.rank}}
     environment = {"TF_CONFIG": json.dumps(task)}

@@ -34,7 +34,7 @@ def read() -> dict[str, list[dict[str, str]]]:
 
 
 def load(name: str) -> list[dict[str, str]]:
-    """Returns the settings `name`. Raises UserError: timetotrain/launch/settings.json has none of that name."""
+    """Returns the settings `name`. Raises UserError if timetotrain/launch/settings.json has none of that name."""
     known = read()
     if name not in known:
         raise UserError(f"--settings={name}: timetotrain/launch/settings.json has {', '.join(known)}")

@@ -121,7 +121,7 @@ def _detect(args: argparse.Namespace) -> int:
 
 
 def _framework(package: str) -> str:
-    """Returns a framework's name and version. Raises UserError: the package is not installed here."""
+    """Returns a framework's name and version. Raises UserError if the package is not installed here."""
     version = machine_tools.versions(package).get(package)
     if version is None:
         raise UserError(f"--framework {package}: not installed here; name a Python package, as in torch")

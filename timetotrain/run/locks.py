@@ -58,7 +58,7 @@ class FolderLock:
     def __init__(self, folder: pathlib.Path, flag: str):
         """Locks the folder, which exists. Waits for the lock of another machine, which may be lost.
 
-        Raises UserError: another run holds the lock, or the folder cannot be written; the message names `flag`. The
+        Raises UserError if another run holds the lock, or the folder cannot be written; the message names `flag`. The
         status is 75, "try again", if that run's machine did not give the lock back in time.
         """
         self._path = folder / NAME

@@ -46,7 +46,7 @@ class Recorder:
         "config_overrides" is {path: value} of the fields that differ from the preset; "chosen" says what
         `--system=here` chose, and why.
 
-        Raises UserError: the log of this number exists.
+        Raises UserError if the log of this number exists.
         """
         self.config, self.options, self.hyperparameters = config, options, hyperparameters
         self.facts = {**facts, "initial_weights": closed_division.initial_weights(config)}

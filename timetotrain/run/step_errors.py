@@ -38,7 +38,7 @@ def explained(
 def steps_explained(replicas: Replicas, batch_field: str, diagnose: Diagnose | None = None) -> Iterator[None]:
     """Explains errors of steps outside a run, as timetotrain/run/run.py does inside one.
 
-    Raises UserError: another process is lost, memory is too small, or `diagnose` found the cause. Other errors
+    Raises UserError if another process is lost, memory is too small, or `diagnose` found the cause. Other errors
     propagate.
     """
 

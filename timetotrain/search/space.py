@@ -20,7 +20,7 @@ FORMS = "FIELD=A,B,C or FIELD=LOW..HIGH or FIELD=LOW..HIGH:log or FIELD=LOW..HIG
 def parse(entries: Sequence[str], config: Any) -> Space:
     """Parses the entries of `--space`, each in one of `FORMS`, into a space of fields of `config`.
 
-    Raises UserError: an entry is malformed, or has an unknown field, a value of the wrong type or an empty range.
+    Raises UserError if an entry is malformed, or has an unknown field, a value of the wrong type or an empty range.
     """
     space: Space = {}
     # Fields of any of the rules or kinds are known.
@@ -43,7 +43,7 @@ def check(space: Space, config: Any) -> None:
 
     A corner combines choices and range ends; the first `MOST_CORNERS` are tried.
 
-    Raises UserError: no corner with some value is valid; the message names the value and the problem.
+    Raises UserError if no corner with some value is valid; the message names the value and the problem.
     """
     ends = {
         field: list(d.choices) if isinstance(d, CategoricalDistribution) else [d.low, d.high]
@@ -67,7 +67,7 @@ def check(space: Space, config: Any) -> None:
 def configured(config: Any, values: Mapping[str, Any]) -> Any:
     """Returns `config` with the fields set, in the command line's order.
 
-    Raises UserError: as `common.config.overrides.override`.
+    Raises UserError if as `common.config.overrides.override`.
     """
     for field, value in sorted(values.items(), key=lambda item: configs.ORDER.get(item[0], 1)):
         config = configs.override(config, field, text(value))
@@ -80,7 +80,7 @@ def text(value: Any) -> str:
 
 
 def axes(space: Space) -> dict[str, list[Any]]:
-    """Returns every field's values, for a grid. Raises UserError: a range has no step."""
+    """Returns every field's values, for a grid. Raises UserError if a range has no step."""
     for field, values in space.items():
         if not isinstance(values, CategoricalDistribution) and (values.step is None or values.log):
             raise UserError(

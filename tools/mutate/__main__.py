@@ -36,7 +36,7 @@ def key(fault: Fault) -> str:
 def changed_since(revision: str, root: Path = ROOT) -> set[str]:
     """The files that differ between the working tree and its merge base with a revision.
 
-    Raises UserError: git does not know the revision.
+    Raises UserError if git does not know the revision.
     """
     command = ["git", "diff", "--name-only", "--merge-base", revision]
     done = subprocess.run(command, cwd=root, check=False, capture_output=True, text=True)

@@ -46,7 +46,7 @@ class Fault:
     equivalent: str = ""
 
     def applied(self, text: str) -> str:
-        """The file's text with the fault applied. Raises ValueError: `old` does not occur exactly once."""
+        """The file's text with the fault applied. Raises ValueError if `old` does not occur exactly once."""
         if text.count(self.old) != 1:
             raise ValueError(f"{self.name}: {text.count(self.old)} places in {self.file} read {self.old!r}")
         return text.replace(self.old, self.new)

@@ -95,7 +95,7 @@ def met(cluster: Cluster, backend: str) -> Iterator[None]:
 
     Inside the context, process 0's port is free; the other processes keep listening, so that slower ones reach them.
 
-    Raises UserError: as in `rendezvous`.
+    Raises UserError: see `rendezvous`.
     """
     with _listening(cluster) as server:
         _reach_all(cluster, START_SECONDS, backend)

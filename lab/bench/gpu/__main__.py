@@ -76,7 +76,7 @@ def measure(plan: Plan, report: Report, deadline: float, only: list[str]) -> Non
 def unpacked(exports: Path, scratch: Path) -> Path:
     """Returns the folder of exports; unpacks an archive into `scratch`.
 
-    Raises UserError: it contains no export.
+    Raises UserError if it contains no export.
     """
     if exports.is_file():
         folder = scratch / "exports"

@@ -74,7 +74,7 @@ KINDS = {"full": FULL, "small": SMALL, "llama": LLAMA}
 def export(kind: str, name: str, folder: Path) -> float:
     """Writes the export `folder/KIND/NAME` in its own process; returns the seconds that it took.
 
-    Raises UserError: the process failed; the message has its last line.
+    Raises UserError if the process failed; the message has its last line.
     """
     began, flags = time.monotonic(), KINDS[kind][name]
     if not any(flag.startswith("--export_programs") for flag in flags):

@@ -44,7 +44,7 @@ class Report:
     def __init__(self, path: Path):
         """Continues the file if it exists.
 
-        Raises UserError: lab.bench.gpu did not write it, or it is for another card or other versions.
+        Raises UserError if lab.bench.gpu did not write it, or it is for another card or other versions.
         """
         self._path = path
         self._about = {"format": FORMAT, "date": datetime.date.today().isoformat(), **described()}

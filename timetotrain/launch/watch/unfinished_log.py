@@ -27,7 +27,7 @@ def close_log(path: str | os.PathLike, reason: str, at: float | None = None) -> 
     Returns:
       The finished log; None if the log was removed.
 
-    Raises UserError: the log cannot be written, or another process is still writing it.
+    Raises UserError if the log cannot be written, or another process is still writing it.
     """
     path = pathlib.Path(path)
     try:

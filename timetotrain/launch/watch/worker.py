@@ -71,7 +71,7 @@ class Worker:
         environment: Mapping[str, str],
         output: IO[str] | None = None,
     ):
-        """`output`: takes what the process prints, instead of `self.output`. Raises UserError: it cannot start."""
+        """`output`: takes what the process prints, instead of `self.output`. Raises UserError if it cannot start."""
         self.rank, beats = rank, os.pipe()
         self._beats, stream = Lines(io.FileIO(beats[0])), output or subprocess.PIPE
         try:
