@@ -42,18 +42,20 @@ class Decode:
     Attributes:
       source_length: padded length of every source sentence in tokens, including BOS and EOS.
       target_length: maximum number of search steps.
-      beam_size: number of hypotheses kept.
-      alpha: exponent of the length penalty ((5 + length) / 6)^alpha.
-      coverage: weight of the coverage penalty, the sum over source tokens of log(min(attention received, 1)).
       count_start: the length of the penalty counts the start token, as in NVIDIA's code.
     """
 
     source_length: int = 160
     target_length: int = 160
-    beam_size: int = 5
-    alpha: float = 0.6
-    coverage: float = 0.1
     count_start: bool = later_field(False)
+
+    # Constants of every preset.
+    # Number of hypotheses kept.
+    beam_size: ClassVar[int] = 5
+    # Exponent of the length penalty ((5 + length) / 6)^alpha.
+    alpha: ClassVar[float] = 0.6
+    # Weight of the coverage penalty, the sum over source tokens of log(min(attention received, 1)).
+    coverage: ClassVar[float] = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +71,13 @@ class Config(RunConfig):
       layers: number of encoder layers, the first being bidirectional, and of decoder layers.
       width: width of embeddings and LSTMs.
       dropout: dropout rate on the input of every LSTM.
-      label_smoothing: fraction of the target probability that is spread over classes.
       smoothing_over: classes that share label_smoothing: "all", as in the reference and Google's v0.6 code, or
         "others", all but the label, as in Google's v0.7 code (docs/sources.md, mlperf 0.7).
       init_scale: all variables except biases start uniform in +-init_scale.
       bias_scale: biases of LSTMs and logits start uniform in +-bias_scale: 0.1 in the reference (REF seq2seq/utils.py,
         models/decoder.py), 0 in Google's code. The attention's bias starts at 0.
       wiring: "reference": the first decoder layer sees only the embeddings; "google": it also sees the attention
-        context of the previous step (docs/sources.md, mlperf 2).
-      output_bias: the softmax's matrix has a bias, as in the reference; Google's code has none.
+        context of the previous step (docs/sources.md, mlperf 2). The reference's softmax has a bias; Google's has none.
       hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
     """
 
@@ -91,16 +91,16 @@ class Config(RunConfig):
     layers: int = 4
     width: int = 1024
     dropout: float = 0.2
-    label_smoothing: float = 0.1
     smoothing_over: str = "all"
     init_scale: float = 0.1
     wiring: str = "reference"
-    output_bias: bool = True
     hoisted: bool = system_field(True)
     data: Data = Data()
     decode: Decode = Decode()
     bias_scale: float = later_field(0.0)
 
+    # Fraction of the target probability that is spread over classes, in every source.
+    label_smoothing: ClassVar[float] = 0.1
     partitions: ClassVar[int] = 1  # Only networks of images have parts.
     model: ClassVar[str] = "gnmt"
     schedules: ClassVar[tuple[str, ...]] = ("gnmt",)
@@ -117,7 +117,7 @@ class Config(RunConfig):
         at_least(self, 4, "vocabulary_size")
         at_least(self, 2, "layers", "max_sequence_length")
         at_least(self, 1, "width")
-        fraction(self, "dropout", "label_smoothing")
+        fraction(self, "dropout")
         if not self.bias_scale >= 0:
             raise UserError(f"config.bias_scale={self.bias_scale}: must be at least 0")
         one_of(self, "wiring", WIRINGS)
@@ -134,12 +134,8 @@ class Config(RunConfig):
 
     def _validate_decode(self) -> None:
         decode = self.decode
-        if min(decode.source_length, decode.target_length, decode.beam_size) < 1:
+        if min(decode.source_length, decode.target_length) < 1:
             raise UserError(
-                f"config.decode: source_length={decode.source_length}, target_length={decode.target_length}, "
-                f"beam_size={decode.beam_size}: must be at least 1"
-            )
-        if decode.alpha < 0 or decode.coverage < 0:
-            raise UserError(
-                f"config.decode: alpha={decode.alpha}, coverage={decode.coverage}: must not be negative"
+                f"config.decode: source_length={decode.source_length}, target_length={decode.target_length}: must be "
+                "at least 1"
             )

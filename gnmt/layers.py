@@ -246,7 +246,9 @@ class Logits(tf_keras.layers.Layer):
         uniform: Callable = layers.uniform
         self.kernel = self.add_weight("kernel", shape=[config.width, size], initializer=uniform())
         bias = layers.uniform_bias()
-        self.bias = self.add_weight("bias", shape=[size], initializer=bias) if config.output_bias else None
+        self.bias = (
+            self.add_weight("bias", shape=[size], initializer=bias) if config.wiring == "reference" else None
+        )
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         """Multiplies [..., width] -> [..., vocabulary] in full precision."""

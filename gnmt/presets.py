@@ -48,7 +48,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 
 
 # The published decay halves the rate at most four times.
-_HALVINGS = Gnmt(warmup_curve="exponential", warmup_epochs=0.0, factor=0.5, max_decays=4)
+_HALVINGS = Gnmt(warmup_curve="exponential", warmup_epochs=0.0, factor=0.5)
 
 # Google's code takes the gradient of the sum of a replica's losses, and clips that.
 _GOOGLE_ADAM = Adam(epsilon=1e-8, clip_replica_norm=5.0, sums_examples=True)
@@ -65,7 +65,6 @@ _V06 = Config(
     train_steps=10 * 420,
     steps_per_block=420,
     wiring="google",
-    output_bias=False,
     optimizer=replace(_GOOGLE_ADAM, base_learning_rate=0.0045),
     schedule=replace(_HALVINGS, warmup_steps=200.0, decay_start_step=1924, decay_interval=241),
 )
@@ -99,7 +98,6 @@ _V07 = Config(
     steps_per_block=420,
     smoothing_over="others",
     wiring="google",
-    output_bias=False,
     optimizer=replace(_GOOGLE_ADAM, base_learning_rate=0.0045),
     schedule=replace(_HALVINGS, warmup_steps=150.0, decay_start_step=1924, decay_interval=241),
 )
@@ -109,7 +107,6 @@ _REFERENCE_HALVINGS = Gnmt(
     warmup_epochs=0.0,
     warmup_steps=200.0,
     factor=0.5,
-    max_decays=4,
     decay_at_start=True,
     first_step=1,
 )
@@ -130,7 +127,6 @@ _V100_8 = Config(
     max_sequence_length=75,
     bucket_limits=(15, 30, 45, 60, 75),
     wiring="reference",
-    output_bias=True,
     smoothing_over="all",
     bias_scale=0.1,
     decode=Decode(target_length=149, count_start=True),
@@ -198,7 +194,7 @@ _V07_PRESETS = {
 }
 
 # --- Laptop: all eight layers at a small width.
-_CPU = Config(division="open", smoke_run=True, epochs_per_block=2.0, wiring="reference", output_bias=True)
+_CPU = Config(division="open", smoke_run=True, epochs_per_block=2.0, wiring="reference")
 
 _CPU_PRESETS = {
     # Takes minutes on the generated language pair. init_scale is 0.1 * (1024 / 96)^1/2, which spreads the gates' inputs

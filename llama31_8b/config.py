@@ -45,24 +45,6 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rope:
-    """Rotary positions with Llama 3.1's scaling (NEMO nemo/collections/llm/gpt/model/llama.py apply_rope_scaling).
-
-    Attributes:
-      base: the wavelengths are 2 pi base^(2 i / head size).
-      factor: wavelengths above original_length / low grow by this factor; 1 is plain RoPE.
-      low, high: the growth falls off between original_length / low and original_length / high.
-      original_length: tokens of the sequences before the scaling.
-    """
-
-    base: float = 500_000.0
-    factor: float = 8.0
-    low: float = 1.0
-    high: float = 4.0
-    original_length: int = 8192
-
-
-@dataclasses.dataclass(frozen=True)
 class Config(RunConfig):
     """All settings of a run of Llama 3.1 8B.
 
@@ -76,7 +58,6 @@ class Config(RunConfig):
       layers, width: number of layers, and width of the residual stream.
       hidden: width between the products of a feed-forward layer.
       heads, kv_heads: heads of queries; heads of keys and values, each for heads / kv_heads of queries.
-      norm_epsilon: added to the mean square of a normalization.
       init_std: standard deviation of initial weights; products that add to the residual stream have it divided by the
         root of 2 layers (NEMO init_method_std, Megatron's scaled_init_method_normal).
       order: order of the windows: "reference" mixes several epochs as Megatron does, "one_epoch" shows each document
@@ -85,7 +66,6 @@ class Config(RunConfig):
       recompute: compute each layer again in the backward pass instead of keeping its activations.
       logit_chunks: number of parts of a batch's tokens whose logits exist at the same time; 1 makes all at once.
       shard_weights: whether each replica holds a part of every weight, and layers gather theirs.
-      rope: the rotary positions.
     """
 
     benchmark: str = "llama31_8b"
@@ -103,18 +83,17 @@ class Config(RunConfig):
     hidden: int = rule_field(14_336)
     heads: int = rule_field(32)
     kv_heads: int = rule_field(8)
-    norm_epsilon: float = rule_field(1e-5)
     init_std: float = rule_field(0.02)
     order: str = system_field("reference")
     attention: str = system_field("auto")
     recompute: bool = system_field(True)
     logit_chunks: int = system_field(8)
     shard_weights: bool = system_field(False)
-    rope: Rope = rule_field(Rope())
     data: Data = Data()
 
     rulesets: ClassVar[tuple[str, ...]] = ("5.1.0", "6.0.0", "6.1.0")
     counted: ClassVar[str] = "sequences"
+    partitions: ClassVar[int] = 1  # Only networks of images have parts.
     model: ClassVar[str] = "llama31_8b"
     schedules: ClassVar[tuple[str, ...]] = ("cosine",)
     quality: ClassVar[Measure] = Measure("log perplexity", lower_is_better=True)
@@ -171,15 +150,11 @@ class Config(RunConfig):
 
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
-        if self.partitions > 1:
-            raise UserError(
-                f"config.partitions={self.partitions}: llama31_8b has no images to partition; use 1"
-            )
         one_of(self, "order", ORDERS)
         one_of(self, "attention", ATTENTIONS)
         at_least(self, 1, "vocab_size", "sequence_length", "layers", "width", "hidden", "heads", "kv_heads")
-        at_least(self, 1, "logit_chunks", "rope.original_length", "rope.factor")
-        positive(self, "norm_epsilon", "init_std", "rope.base", "rope.low", "rope.high")
+        at_least(self, 1, "logit_chunks")
+        positive(self, "init_std")
         if self.width % (2 * self.heads):
             raise UserError(
                 f"config.width={self.width} does not divide into {self.heads} heads of an even width; "
@@ -203,10 +178,6 @@ class Config(RunConfig):
         if self.heads % self.kv_heads:
             raise UserError(
                 f"config.kv_heads={self.kv_heads} does not divide config.heads={self.heads}; use a divisor"
-            )
-        if self.rope.low >= self.rope.high:
-            raise UserError(
-                f"config.rope.low={self.rope.low}: must be below config.rope.high={self.rope.high}"
             )
         if self.shard_weights:
             self._check_sharded_weights()

@@ -26,6 +26,12 @@ from common.layers.seeds import seeds
 from llama31_8b import attention
 from llama31_8b.config import Config
 
+# Llama 3.1's rotary positions, as `rope.frequencies` takes them (NVIDIA/NeMo v2.1.0
+# nemo/collections/llm/gpt/model/llama.py: Llama31Config8B, apply_rope_scaling).
+ROPE = {"base": 500_000.0, "factor": 8.0, "low": 1.0, "high": 4.0, "length": 8192}
+# Added to the mean square of a normalization (LlamaConfig.layernorm_epsilon there).
+NORM_EPSILON = 1e-5
+
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> Llama:
     """Builds the network: tokens int32 [b, n] -> logits [b, n, vocabulary] in `precision.variable`."""
@@ -125,11 +131,8 @@ class Positions(_Layer):
 
     def __init__(self, parts: Parts, name: str):
         super().__init__(parts, name)
-        config, scaling = parts.config, parts.config.rope
-        turns = rope.frequencies(
-            config.head_size, scaling.base, scaling.factor, scaling.low, scaling.high, scaling.original_length
-        )
-        for label, table in zip(("cosine", "sine"), rope.tables(config.sequence_length, turns)):
+        turns = rope.frequencies(parts.config.head_size, **ROPE)
+        for label, table in zip(("cosine", "sine"), rope.tables(parts.config.sequence_length, turns)):
             initial = tf_keras.initializers.Constant(table)
             setattr(
                 self,
@@ -193,15 +196,15 @@ class Decoder(_Layer):
 
 def decoded(parts: Parts, x: tf.Tensor, weights: Weights, cosine: tf.Tensor, sine: tf.Tensor) -> tf.Tensor:
     """Computes a layer: [b, n, width] -> [b, n, width]; `cosine` and `sine` are `rope.tables`."""
-    config, epsilon = parts.config, parts.config.norm_epsilon
-    joined = _product(rms_normalized(x, weights.attention_norm, epsilon), weights.qkv)
+    config = parts.config
+    joined = _product(rms_normalized(x, weights.attention_norm, NORM_EPSILON), weights.qkv)
     heads = tf.reshape(joined, [-1, x.shape[1], config.heads + 2 * config.kv_heads, config.head_size])
     query, key, value = tf.split(heads, [config.heads, config.kv_heads, config.kv_heads], 2)
     query, key = rope.rotated(query, cosine, sine), rope.rotated(key, cosine, sine)
     found = attention.causal(parts.config, parts.replicas, parts.precision, query, key, value)
     x += _product(tf.reshape(found, [-1, *found.shape[1:2], config.width]), weights.output)
 
-    gate, up = tf.split(_product(rms_normalized(x, weights.ffn_norm, epsilon), weights.gate_up), 2, -1)
+    gate, up = tf.split(_product(rms_normalized(x, weights.ffn_norm, NORM_EPSILON), weights.gate_up), 2, -1)
     return x + _product(tf.nn.silu(gate) * up, weights.down)
 
 
@@ -221,7 +224,7 @@ class Norm(_Layer):
         self.gamma = self.gain("gamma")
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        return rms_normalized(x, self.whole(self.gamma), self.config.norm_epsilon)
+        return rms_normalized(x, self.whole(self.gamma), NORM_EPSILON)
 
 
 class Head(_Layer):

@@ -60,7 +60,6 @@ BAD = {
     """,
     "tsm_kinetics/summit-8": """
         model=tsmm config.model='tsmm': unknown (did you mean tsm, tsn?); known: tsm, i3d_3x3x3, i3d_3x1x1, tsn
-        shift_fraction=0.6 config.shift_fraction=0.6: must be in
         blocks=3,4,6 config.blocks=(3, 4, 6): give four
         data.sampling=all config.data.sampling='all': unknown
         data.modality=flow config.data.modality='flow': unknown; known: rgb, rgb_difference

@@ -17,7 +17,7 @@ import tensorflow as tf
 from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.distributed.weight_update import WholeUpdate
-from common.train import gradients, loss_scale
+from common.train import gradients
 from common.train.step import make_train_step
 from common.train.task import Batch, Reduction, WeightedSum
 from tests import differences, sources
@@ -99,10 +99,7 @@ def _step(name: str, config: RunConfig, weights: list[tf.Variable], kinds: dict)
     replicas = replicas_of("mirrored", REPLICAS)
     with replicas.scope():
         update = WholeUpdate(weights, kinds, replicas, config)
-    scale = loss_scale.FixedScale(config.loss_scale)
-    state = types.SimpleNamespace(
-        replicas=replicas, update=update, model=task, loss_scale=scale, kinds=list(KINDS.values())
-    )
+    state = types.SimpleNamespace(replicas=replicas, update=update, model=task, kinds=list(KINDS.values()))
     return task, update, _on_replicas(task, make_train_step(task, state, Clock.of(config)))
 
 
@@ -157,14 +154,15 @@ def test_a_preset_steps_as_its_source(name: str) -> None:
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_micro_batches_have_the_mean_that_their_loss_names(name: str, accumulation: int) -> None:
     """A mean of means is over replicas and micro-batches; a mean over all counts every token once."""
-    config = dataclasses.replace(preset_of(name), accumulation_steps=accumulation, num_replicas=REPLICAS)
+    changes = {"accumulation_steps": accumulation, "num_replicas": REPLICAS, "loss_scale": 8.0}
+    config = dataclasses.replace(preset_of(name), **changes)
     replicas = replicas_of("mirrored", REPLICAS)
     with replicas.scope():
         weights = [tf.Variable(np.zeros(shape)) for shape in SHAPES.values()]
     task = Losses(name, config, weights)
     slopes, tokens = _examples(3, EXAMPLES * accumulation)
     weight = task.weight(tokens)
-    own = gradients.make(task, task, replicas, loss_scale.FixedScale(8.0))
+    own = gradients.make(task, task, replicas)
     of_each = _on_replicas(task, lambda batch, _: own(batch)[1])(0, tf.constant(slopes), tf.constant(weight))
     found = [of_variable[0] for of_variable in of_each]
     parts = zip(np.split(slopes[0], accumulation), np.split(weight[0], accumulation))

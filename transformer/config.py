@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import data_field, later_field, system_field
+from common.config.closed_fields import data_field, later_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of
 from common.config.rules import LATER_OPTIMIZERS
@@ -22,13 +22,11 @@ class Data:
     Attributes:
       eval_source, eval_reference: text files inside the data folder; line i of one translates line i of the other.
       shuffle_buffer: packed sequences in the shuffle buffer, per input shard.
-      cache: keep the records in memory after the first epoch.
     """
 
     eval_source: str = "eval.source"
     eval_reference: str = "eval.reference"
     shuffle_buffer: int = 16384
-    cache: bool = system_field(True)
 
     # Constants of every preset.
     # TFRecord shards of packed pairs inside the data folder.
@@ -45,16 +43,17 @@ class Decode:
       source_length: padded length of every source sentence in tokens, including the end of sentence; the longest in
         newstest2014 has 97.
       extra_length: maximum number of tokens by which a translation may exceed `source_length`.
-      beam_size: number of hypotheses kept.
       alpha: exponent of the length penalty: ((5 + length) / 6)^alpha, for Lingvo ((5 + length) / 5)^alpha.
       search: "tensor2tensor", or "lingvo", as Google's TensorFlow rows of round v0.7 (common/text/beam.py).
     """
 
     source_length: int = 97
     extra_length: int = 50
-    beam_size: int = 4
     alpha: float = 0.6
     search: str = later_field("tensor2tensor")
+
+    # Constant of every preset: number of hypotheses kept.
+    beam_size: ClassVar[int] = 4
 
     @property
     def target_length(self) -> int:
@@ -109,6 +108,7 @@ class Config(RunConfig):
     dropout_generator: str = later_field("counter", closed="free")
     mean_of_means: bool = later_field(False)
 
+    partitions: ClassVar[int] = 1  # Only networks of images have parts.
     model: ClassVar[str] = "transformer_big"
     schedules: ClassVar[tuple[str, ...]] = ("noam", "cosine")
     quality: ClassVar[Measure] = Measure("BLEU", unit="points")
@@ -143,8 +143,7 @@ class Config(RunConfig):
                 f"config.decode.source_length={decode.source_length}: must be 1..{self.packed_length} "
                 "(config.packed_length)"
             )
-        if decode.extra_length < 0 or decode.beam_size < 1 or decode.alpha < 0:
+        if decode.extra_length < 0 or decode.alpha < 0:
             raise UserError(
-                f"config.decode: extra_length={decode.extra_length}, beam_size={decode.beam_size}, "
-                f"alpha={decode.alpha}: must be at least 0, 1, 0"
+                f"config.decode: extra_length={decode.extra_length}, alpha={decode.alpha}: must be at least 0"
             )

@@ -60,7 +60,7 @@ def train_input(
         data.shuffle_buffer,
         start=start_step * per_step * batch_size,
         transform=parse,
-        cache=data.cache,
+        cache=True,
     )
     return stream.map(example).batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 

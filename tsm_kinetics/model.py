@@ -99,7 +99,7 @@ def bottleneck(net: _Layers, geometry: Geometry, x: tf.Tensor, stage: int, block
     y = net.conv(y, filters, (geometry.middle, 3), (time, space), f"{name}.conv2")
     y = net.batch_norm(y, f"{name}.bn2", relu=True)
     y = net.conv(y, EXPANSION * filters, (1, 1), (1, 1), f"{name}.conv3")
-    y = net.batch_norm(y, f"{name}.bn3", last=True)
+    y = net.batch_norm(y, f"{name}.bn3")
     if block == 0:
         x = net.conv(x, EXPANSION * filters, (1, 1), (time, space), f"{name}.downsample.0")
         x = net.batch_norm(x, f"{name}.downsample.1")
@@ -120,7 +120,6 @@ class _Layers(ImageLayers):
             return FrameConv2D(filters, side, pad=side // 2, strides=space, use_bias=False, **settings)(x)
         return PaddedConv3D(filters, (frames, side, side), strides=(time, space, space), **settings)(x)
 
-    def batch_norm(self, x: tf.Tensor, name: str, last: bool = False, relu: bool = False) -> tf.Tensor:
-        """Applies batch norm over the replica's clips; a branch's `last` starts at 0 with `zero_init_last_gamma`."""
-        gamma = "zeros" if last and self.config.zero_init_last_gamma else "ones"
-        return self.sync_batch_norm(name, span=0, gamma_initializer=gamma, relu=relu)(x)
+    def batch_norm(self, x: tf.Tensor, name: str, relu: bool = False) -> tf.Tensor:
+        """Applies batch norm over the replica's clips."""
+        return self.sync_batch_norm(name, span=0, gamma_initializer="ones", relu=relu)(x)

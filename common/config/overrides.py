@@ -74,7 +74,7 @@ def override(config: C, path: str, value: str) -> C:
     The path "legw" scales the configuration by the factor `value` (common/config/legw.py). Raises UserError for an
     unknown field (the message lists similar names) or a value of the wrong type.
     """
-    if removed.is_constant(getattr(config, "benchmark", ""), path, value):
+    if removed.is_constant(vars(config), path, value):
         return config
     if path == "legw":
         if not config.scales_by_legw:

@@ -1,7 +1,8 @@
 """Names the fields of earlier versions, so that a flag or a file with one ends in a clear line. TensorFlow-free.
 
 removed_fields.json holds {benchmark: {field: value}}; "" stands for every benchmark. The program now computes as it did
-with this value, which every preset of the benchmark had.
+with this value, which every preset of the benchmark had. A value {"follows": FIELD, VALUE: value} is that of the
+configuration's FIELD.
 """
 
 import contextlib
@@ -24,13 +25,19 @@ def table() -> dict[str, dict[str, Any]]:
     return json.loads(_PATH.read_text(encoding="utf-8"))
 
 
-def former_fields(benchmark: str) -> dict[str, Any]:
-    """Returns {field: value} of the fields that a benchmark had."""
-    return {**table()[""], **table().get(benchmark, {})}
+def former_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns {field: value} of the fields that a benchmark had, for a configuration as `to_dict` returns it."""
+    fields = {**table()[""], **table().get(str(values.get("benchmark", "")), {})}
+    return {
+        path: value.get(str(values.get(value["follows"]))) if isinstance(value, Mapping) else value
+        for path, value in fields.items()
+    }
 
 
-def is_constant(benchmark: str, path: str, value: str) -> bool:
+def is_constant(values: Mapping[str, Any], path: str, value: str) -> bool:
     """Whether `--config.PATH=VALUE` names a field of an earlier version, with the value that the program computes with.
+
+    `values` is the configuration without the flag, as `to_dict` returns it.
 
     Raises UserError: it has another value, or is an optimizer of an earlier version.
     """
@@ -38,7 +45,7 @@ def is_constant(benchmark: str, path: str, value: str) -> bool:
         raise UserError(
             f"--config.{path}={value}: earlier versions had this rule; take adamw, lamb or a rule of your own"
         )
-    if path not in (fields := former_fields(benchmark)):
+    if path not in (fields := former_fields(values)):
         return False
     always = fields[path]
     if not _means(value, always):
@@ -71,7 +78,7 @@ def without(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError: such a field has another value than the one that the program now computes with.
     """
-    fields = former_fields(str(values.get("benchmark", "")))
+    fields = former_fields(values)
     optimizer = values.get("optimizer")
     if isinstance(optimizer, Mapping) and (name := optimizer.get("name")) in _RULES:
         raise UserError(
@@ -106,5 +113,7 @@ def _without(values: Mapping[str, Any], fields: Mapping[str, Any], prefix: str) 
                     f"{json.dumps(fields[path])} now, so use the version that wrote this file"
                 )
         else:
-            left[name] = _without(value, fields, f"{path}.") if isinstance(value, Mapping) else value
+            rest = _without(value, fields, f"{path}.") if isinstance(value, Mapping) else value
+            if rest or not isinstance(value, Mapping):  # A group may be gone as a whole.
+                left[name] = rest
     return left

@@ -201,8 +201,8 @@ class Gnmt(Schedule):
     Attributes:
       warmup_curve: "linear", or "exponential" from a hundredth of the peak (docs/sources.md, mlperf 1.5).
       factor: factor of a decay.
-      decay_start_step, decay_interval, max_decays: the rate is multiplied by `factor` every `decay_interval` steps,
-        starting at step `decay_start_step`, at most `max_decays` times.
+      decay_start_step, decay_interval: the rate is multiplied by `factor` every `decay_interval` steps, starting at
+        step `decay_start_step`, at most `max_decays` times.
       decay_at_start: whether the first decay is at `decay_start_step`, as in the reference, or one interval later, as
         in Google's code (docs/sources.md, mlperf 0.6).
     """
@@ -212,9 +212,10 @@ class Gnmt(Schedule):
     factor: float = 0.1
     decay_start_step: int = 0
     decay_interval: int = 0
-    max_decays: int = 4
     decay_at_start: bool = False
 
+    # Every source decays four times.
+    max_decays: ClassVar[int] = 4
     in_steps: ClassVar[tuple[str, ...]] = ("decay_start_step", "decay_interval")
 
     @property

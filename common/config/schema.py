@@ -19,22 +19,17 @@ class Communication:
 
     Attributes:
       algorithm: "flat", or "2d": rows, then columns, as in section 2 of the pods paper.
-      bucket_bytes: size in bytes of the buckets in which gradients are summed, in reverse order of creation.
       wire: "full" sends gradients as they are; "bf16_sum" sends bfloat16 and the collective adds in bfloat16
         (published TPU code: `use_bf16_gradients_ar`).
       shard_weight_update: whether each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
       shard_in_blocks: with shard_weight_update, a replica's part is a block of a weight's rows and columns, cut from
         the whole sum (common/distributed/block_update.py); this avoids copies on TPUs.
-      segments: maximum number of compiled programs for the forward and backward pass. While one runs, the gradients of
-        the one before are exchanged (common/train/segments.py). 0: several on GPUs, one on CPUs.
     """
 
     algorithm: str = "flat"
-    bucket_bytes: int = 32 * 2**20
     wire: str = "full"
     shard_weight_update: bool = False
     shard_in_blocks: bool = later_field(False)
-    segments: int = later_field(0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +49,6 @@ class RunConfig:
       seed: seed of everything random.
       precision: "fp32", "bf16", "fp16" (with `loss_scale`) or "fp64".
       loss_scale: factor of the loss during the backward pass; the gradients are divided by it afterwards ("fp16").
-      loss_scale_growth_steps: number of finite updates after which the loss scale doubles; an overflow halves it and
-        skips the update. 0 keeps it constant.
       replicas, num_replicas: backend and number of model replicas.
       partitions: number of replicas that share each image, by rows (common/distributed/spatial/); 1 is data
         parallelism alone.
@@ -109,7 +102,6 @@ class RunConfig:
     epochs_per_block: float = system_field(1.0)
     quality_target: float | None = 0.0
     checkpoint_blocks: int = system_field(1)
-    loss_scale_growth_steps: int = later_field(0, closed="free")
     eval_epochs: tuple[float, ...] = later_field((), closed="free")
     patience: int = later_field(0, closed="free")
     init: str = later_field("")

@@ -41,8 +41,7 @@ def check_values(config: Any) -> None:
     one_of(config, "steps_per_epoch_rounding", ("floor", "ceil"))
     at_least(config, 1, "num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
     at_least(config, 1, "checkpoint_blocks")
-    at_least(config, 0, "frozen_stages", "loss_scale_growth_steps", "patience")
-    at_least(config, 0, "communication.segments")
+    at_least(config, 0, "frozen_stages", "patience")
     # Lengths; 0 derives most of them from another field.
     at_least(config, 0, "train_steps", "steps_per_block")
     at_least(config, 0, "train_epochs", "epochs_per_block")

@@ -13,6 +13,9 @@ import tensorflow as tf
 from common.config.schema import Communication
 from common.distributed.replicas.base import Groups, Replicas, contiguous_groups, flatten, unflatten
 
+# Maximum size of a bucket of several gradients.
+BUCKET_BYTES = 32 * 2**20
+
 
 @dataclasses.dataclass(frozen=True)
 class Route:
@@ -95,7 +98,7 @@ def sum_gradients(
     """Inside `run`: returns the sums of the gradients over all replicas, bit-identical on each of them."""
     sums: list[tf.Tensor | None] = [None] * len(gradients)
     plan = route(communication, replicas.num_replicas)
-    for bucket in buckets(gradients, communication.bucket_bytes):
+    for bucket in buckets(gradients, BUCKET_BYTES):
         members = [gradients[i] for i in bucket]
         if replicas.num_replicas == 1:
             total = members

@@ -16,7 +16,7 @@ import tensorflow as tf
 from common.distributed import gradient_sum
 from common.distributed.pieces import Piece
 from common.distributed.replicas.base import flatten
-from common.distributed.weight_update import Tell, WeightUpdate, all_finite, rate_of, unless_skipped
+from common.distributed.weight_update import WeightUpdate, rate_of
 from common.optim import optimizers
 from common.optim.optimizers import WeightState
 
@@ -53,8 +53,8 @@ class ShardedUpdate(WeightUpdate):
 
     def _plan(self) -> list[list[Piece]]:
         """Returns the pieces of each bucket."""
-        size = self._config.communication.bucket_bytes
-        return [self._pieces(bucket) for bucket in gradient_sum.buckets(self._weights, size)]
+        buckets = gradient_sum.buckets(self._weights, gradient_sum.BUCKET_BYTES)
+        return [self._pieces(bucket) for bucket in buckets]
 
     def _pieces(self, bucket: Sequence[int]) -> list[Piece]:
         """Groups the weights of a bucket by what the rule needs to know about them."""
@@ -88,24 +88,19 @@ class ShardedUpdate(WeightUpdate):
 
     # -- inside `run` ------------------------------------------------------------------------------------------------
 
-    def apply(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
-    ) -> list[tf.Tensor]:
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
         summed = self._scattered(gradients)
-        finite = None
-        if tell:
-            finite = self._replicas.all_reduce(tf.cast(~all_finite(summed), tf.float32)) == 0
         rule = self._config.optimizer
         summed = optimizers.clipped(summed, rule.clip_norm, self._replicas.all_reduce, rule.clip_epsilon)
         weights = self._own_weights()
         norms = self._norms(weights, summed, rate, step)
-        new, after = self._updated(weights, summed, norms, rate, step, finite)
+        new, after = self._updated(weights, summed, norms, rate, step)
         written = []
         for slots, values in zip(self.slots, after, strict=True):
             for name, value in values.items():
                 slots[name].assign(value)
                 written.append(value)
-        return [*written, *self._gathered(new), *(tell(finite) if tell else ())]
+        return [*written, *self._gathered(new)]
 
     def _updated(
         self,
@@ -114,7 +109,6 @@ class ShardedUpdate(WeightUpdate):
         norms: Mapping[str, tuple[tf.Tensor, tf.Tensor]],
         rate: tf.Tensor,
         step: tf.Tensor,
-        finite: tf.Tensor | None,
     ) -> tuple[list[tf.Tensor], list[optimizers.Slots]]:
         """Returns the new weight parts and their slots, one of each per piece."""
         new, slots = [], []
@@ -124,8 +118,8 @@ class ShardedUpdate(WeightUpdate):
             rate_here, segments = tf.cast(own_rate, weight.dtype), piece.segments(norms.get(str(i)))
             state = WeightState(weight, gradient, before, rate_here, step, segments)
             updated, after = self.rule.update(state)
-            new.append(unless_skipped(finite, updated, weight))
-            slots.append({name: unless_skipped(finite, after[name], before[name]) for name in before})
+            new.append(updated)
+            slots.append(after)
         return new, slots
 
     def _slots_before(self, i: int) -> optimizers.Slots:

@@ -17,19 +17,6 @@ from common.distributed.replicas.base import Replicas
 from common.optim import fused_kernels, optimizers
 from common.optim.optimizers import WeightState
 
-# (whether the summed gradients are finite) -> the tensors it wrote; if they are not, the update changes nothing else.
-Tell = Callable[[tf.Tensor], list[tf.Tensor]]
-
-
-def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns whether every element of every tensor is a finite number."""
-    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(x)) for x in tensors])
-
-
-def unless_skipped(finite: tf.Tensor | None, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-    """Returns `new`, or `old` if the update is skipped; with `finite` None it never is."""
-    return new if finite is None else tf.where(finite, new, old)
-
 
 def rate_of(config: RunConfig, is_bias: bool, rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
     """Returns the rate of biases or of other weights; they differ with `one_warmup_delta` only."""
@@ -100,12 +87,11 @@ class WeightUpdate(abc.ABC):
 
     @abc.abstractmethod
     def apply(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
     ) -> list[tf.Tensor | tf.Operation]:
         """Inside `run`: updates weights and slots from this replica's gradients, not yet summed.
 
-        With `tell`, the update is skipped if a summed gradient is not finite, and `tell` learns whether it was. Returns
-        the written tensors, or the operations that wrote them; the update is done after all of them.
+        Returns the written tensors, or the operations that wrote them; the update is done after all of them.
         """
 
     def compile(self) -> None:
@@ -137,19 +123,16 @@ class WholeUpdate(WeightUpdate):
 
     def _make_slots(self) -> list[dict[str, tf.Variable]]:
         self._in_place = [
-            self._replicas.updates_in_place
-            and not self._config.loss_scale_growth_steps  # A kernel cannot skip an update.
-            and fused_kernels.has_kernel(self._config.optimizer, s)
+            self._replicas.updates_in_place and fused_kernels.has_kernel(self._config.optimizer, s)
             for s in self._segments
         ]
         make = functools.partial(tf.Variable, trainable=False)
         return [self._slots_of(w.shape, w.dtype, w.name.split(":")[0], make) for w in self._weights]
 
     def apply(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, tell: Tell | None = None
+        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
     ) -> list[tf.Tensor | tf.Operation]:
         gradients = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
-        finite = all_finite(gradients) if tell else None
         optimizer = self._config.optimizer
         gradients = optimizers.clipped(gradients, optimizer.clip_norm, epsilon=optimizer.clip_epsilon)
         written = [
@@ -163,14 +146,12 @@ class WholeUpdate(WeightUpdate):
             if in_place
         ]
         rest = [i for i, in_place in enumerate(self._in_place) if not in_place]
-        values = self._updated([gradients[i] for i in rest], rate, step, finite)
+        values = self._updated([gradients[i] for i in rest], rate, step)
         variables = [v for i in rest for v in (self._weights[i], *self.slots[i].values())]
         self._replicas.assign(variables, values)
-        return [*written, *values, *(tell(finite) if tell else ())]
+        return [*written, *values]
 
-    def _updated(
-        self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor, finite: tf.Tensor | None
-    ) -> list[tf.Tensor]:
+    def _updated(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
         """Returns the new value of each weight that no kernel updates, each followed by its slots' values."""
         values, rest = [], [i for i, in_place in enumerate(self._in_place) if not in_place]
         for i, gradient in zip(rest, gradients, strict=True):
@@ -178,8 +159,7 @@ class WholeUpdate(WeightUpdate):
             before = {name: slot.read_value() for name, slot in self.slots[i].items()}
             state = WeightState(old, gradient, before, self._rate(i, rate, step), step, self._segments[i])
             new, after = self.rule.update(state)
-            values.append(unless_skipped(finite, new, old))
-            values += [unless_skipped(finite, after[name], before[name]) for name in before]
+            values += [new, *(after[name] for name in before)]
         return values
 
     def _rate(self, i: int, rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:

@@ -178,7 +178,7 @@ def described(
 def _without_training(config: RunConfig) -> RunConfig:
     """Resets the fields that only training reads to a preset's values."""
     usual = next(iter(benchmarks.module(config.benchmark, "presets").PRESETS.values()))
-    names = ("optimizer", "schedule", "loss_scale", "loss_scale_growth_steps", "init")
+    names = ("optimizer", "schedule", "loss_scale", "init")
     return dataclasses.replace(config, **{name: getattr(usual, name) for name in names})
 
 

@@ -42,8 +42,7 @@ def entries(state: State) -> dict[str, tf.Variable | Slot]:
     for i, weight in enumerate(state.model.trainable_variables):
         slots = state.update.slot_shapes[i].items()
         by_name |= {f"{SLOTS}{called[id(weight)]}/{name}": Slot(i, name, shape) for name, shape in slots}
-    counters = (*state.loss_scale.variables, state.step, state.evaluated)
-    return by_name | {names.stem(v): v for v in counters}
+    return by_name | {names.stem(v): v for v in (state.step, state.evaluated)}
 
 
 def values(state: State) -> Iterator[tuple[str, np.ndarray]]:

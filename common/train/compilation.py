@@ -16,7 +16,9 @@ from common.config.validation import refuse_compile_on
 from common.distributed.replicas.base import Replicas
 from common.layers import batch_norm
 
-SEGMENTS = 4  # On GPUs: only about a quarter of the gradients waits for the end of the backward pass. Not measured yet.
+# Maximum number of programs for forward and backward if replicas exchange between them. On GPUs only about a quarter of
+# the gradients waits for the end of the backward pass; not measured yet.
+ON_GPUS, ON_CPUS = 4, 1
 
 
 class Compiled(enum.Enum):
@@ -66,8 +68,7 @@ def _segments(config: RunConfig) -> int:
     """Returns the number of programs for a forward and backward pass."""
     if config.accumulation_steps > 1:
         return 1
-    default = SEGMENTS if tf.config.list_physical_devices("GPU") else 1
-    return config.communication.segments or default
+    return ON_GPUS if tf.config.list_physical_devices("GPU") else ON_CPUS
 
 
 def exchanges(config: RunConfig, model: tf_keras.Model) -> str:

@@ -20,7 +20,7 @@ _ADVICE = "lower the learning rate or lengthen the warmup"
 def reason(loss: float, step: int, cause: str) -> str:
     """Returns why a run ends whose loss is not finite after `step` steps; `cause` of `first_not_finite`, or ""."""
     advice = "fix the data" if cause.startswith("the input") else _ADVICE
-    lost = f"{events.NOT_FINITE[0]} {loss} at step {step}"
+    lost = f"{events.NOT_FINITE} {loss} at step {step}"
     return "; ".join([lost, *([f"first not finite: {cause}"] if cause else []), advice])
 
 
@@ -60,7 +60,7 @@ def _in_step(programs: Programs, healthy: int) -> str:
     sound = (_finite(local(x)) for x in inputs.values())
     if cause := _first_of(programs, [f"the input {name!r}" for name in inputs], sound):
         return cause
-    gradients_of = gradients.make(programs.task, model, programs.replicas, programs.state.loss_scale)
+    gradients_of = gradients.make(programs.task, model, programs.replicas)
 
     def finite(batch: Any) -> tf.Tensor:
         loss, slopes = gradients_of(batch)

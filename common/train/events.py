@@ -14,7 +14,7 @@ from common.config.clock import Block
 NO_TARGET = "no quality target was set"
 MISSED = "the target was not reached"
 SATURATED = "nothing was gained"
-NOT_FINITE = ("loss is", "gradients are not finite")  # The run diverged.
+NOT_FINITE = "loss is"  # The run diverged.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,15 +50,11 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """The training part of a block: each step's loss and end time.
-
-    With a dynamic loss scale, `scale` has "loss_scale" and "skipped_updates" after the block; otherwise it is empty.
-    """
+    """The training part of a block: each step's loss and end time."""
 
     block: Block
     losses: Sequence[float]
     times: Sequence[float]
-    scale: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,9 +50,7 @@ class FusedBlock(TrainingBlock):
         if between:
             state.update.compile()
         # One function up to the exchange and one from it, because `timing` measures between them.
-        gradients_of = timing.of_gradients(
-            gradients.make(task, state.model, replicas, state.loss_scale, between, how.segments)
-        )
+        gradients_of = timing.of_gradients(gradients.make(task, state.model, replicas, between, how.segments))
         update = make_update(self.config, state, clock)
 
         def train_step(batch: Any, step: tf.Tensor) -> tf.Tensor:

@@ -14,7 +14,6 @@ import tf_keras
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
 from common.layers import dropout, gpu_forms, recompute
-from common.train.loss_scale import LossScale
 from common.train.segments import Cut
 from common.train.task import Batch, Reduction, Task, WeightedSum
 
@@ -28,11 +27,13 @@ def make(
     task: Task,
     model: tf_keras.Model,
     replicas: Replicas,
-    scale: LossScale,
     compiled: bool = False,
     segments: int = 1,
 ) -> Gradients:
     """Makes the function that computes the gradients of `model`'s trainable variables.
+
+    The loss is multiplied by `loss_scale`, so that small gradients do not vanish in fp16, and the gradients are divided
+    by it ("Mixed Precision Training", Micikevicius et al., ICLR 2018, section 3.2).
 
     Args:
       compiled: whether forward and backward are one XLA program; replicas then exchange only outside it.
@@ -40,22 +41,33 @@ def make(
         ready before the next program runs. A step of several micro-batches has one program.
     """
     if task.config.accumulation_steps == 1 and not compiled:
-        return lambda batch: _whole(task, model, replicas, scale, batch)
+        return lambda batch: _whole(task, model, replicas, batch)
     if compiled and segments > 1 and task.config.accumulation_steps == 1:
-        return _InSegments(task, model, replicas, scale, segments)
-    return _InParts(task, model, replicas, scale, compiled)
+        return _InSegments(task, model, replicas, segments)
+    return _InParts(task, model, replicas, compiled)
 
 
 def _whole(
-    task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, batch: Batch
+    task: Task, model: tf_keras.Model, replicas: Replicas, batch: Batch
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns this replica's loss and gradients; their sums over the replicas are the step's."""
     with tf.GradientTape() as tape:
         terms = task.loss(model, batch)
         loss = tf.add_n([t.total / _denominator(t, replicas) for t in terms.values()])
-        scaled = scale.scaled(loss)
+        scaled = _scaled(task, loss)
     found = _dense(tape, scaled, model.trainable_variables)
-    return loss, scale.unscaled([gpu_forms.in_weight_layout(replicas, g) for g in found])
+    return loss, _unscaled(task, [gpu_forms.in_weight_layout(replicas, g) for g in found])
+
+
+def _scaled(task: Task, loss: tf.Tensor) -> tf.Tensor:
+    scale = task.config.loss_scale
+    return loss * scale if scale != 1 else loss
+
+
+def _unscaled(task: Task, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the gradients of a scaled loss, divided by the scale."""
+    scale = task.config.loss_scale
+    return [g / scale for g in gradients] if scale != 1 else gradients
 
 
 def _dense(
@@ -92,10 +104,8 @@ def _or_one(weight: tf.Tensor) -> tf.Tensor:
 class _InParts:
     """As `_whole`, over micro-batches: one part for each GLOBAL term, and one for all other terms together."""
 
-    def __init__(
-        self, task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, compiled: bool
-    ):
-        self._task, self._model, self._replicas, self._scale = task, model, replicas, scale
+    def __init__(self, task: Task, model: tf_keras.Model, replicas: Replicas, compiled: bool):
+        self._task, self._model, self._replicas = task, model, replicas
         self._count = task.config.accumulation_steps
         self._compiled = compiled
         self._parts = tf.function(self._of, jit_compile=True, autograph=False) if compiled else self._of
@@ -114,7 +124,7 @@ class _InParts:
             for out, g in zip(gradients, grads):
                 out.append(g / tf.cast(weight, g.dtype))
         summed = [gpu_forms.in_weight_layout(self._replicas, tf.add_n(g)) for g in gradients]
-        return tf.add_n(loss), self._scale.unscaled(summed)
+        return tf.add_n(loss), _unscaled(self._task, summed)
 
     def _looped(self, batch: Batch) -> list[_Part]:
         """Returns the sums over the micro-batches; the program holds the network once."""
@@ -135,7 +145,7 @@ class _InParts:
         """Returns the parts of micro-batch `i`, or their sums with those `before` it."""
         with tf.GradientTape(persistent=True) as tape:
             terms = self._terms(batch, i)
-            scaled = [self._scale.scaled(total) for total, _ in terms]
+            scaled = [_scaled(self._task, total) for total, _ in terms]
         variables = self._model.trainable_variables
         if before is None:
             return [(total, weight, _dense(tape, s, variables)) for (total, weight), s in zip(terms, scaled)]
@@ -179,11 +189,9 @@ class _InSegments(_InParts):
     The first program computes the forward pass, and the backward pass up to the gradients of the last layers' buckets.
     """
 
-    def __init__(
-        self, task: Task, model: tf_keras.Model, replicas: Replicas, scale: LossScale, segments: int
-    ):
-        super().__init__(task, model, replicas, scale, compiled=False)
-        buckets = gradient_sum.buckets(model.trainable_variables, task.config.communication.bucket_bytes)
+    def __init__(self, task: Task, model: tf_keras.Model, replicas: Replicas, segments: int):
+        super().__init__(task, model, replicas, compiled=False)
+        buckets = gradient_sum.buckets(model.trainable_variables, gradient_sum.BUCKET_BYTES)
         sizes = [v.shape.num_elements() * v.dtype.size for v in model.trainable_variables]
         self._groups = divided(buckets, sizes, segments)
         self._cuts: dict[Any, Cut] = {}  # Keyed by the batch's dtypes and shapes.

@@ -117,7 +117,7 @@ class Loop:
             if not result.complete:
                 evaluation = iter(held_out)
         if verdict is None or verdict.status != "success":
-            self._emit(events.Trained(interval, losses, times, self.programs.state.loss_scale.report()))
+            self._emit(events.Trained(interval, losses, times))
         return result, verdict
 
     def _judge(self, interval: Block, result: Result) -> Verdict | None:
@@ -194,8 +194,6 @@ class Loop:
         if losses and not math.isfinite(losses[-1]):
             cause = next(filter(None, (x.diagnose(step) for x in self._listeners)), "")
             return Verdict("aborted", step, now(), divergence.reason(losses[-1], step, cause), sound=False)
-        if reason := programs.state.loss_scale.lost():
-            return Verdict("aborted", step, now(), reason, sound=False)
         if decision.reason:
             status = "complete" if decision.reason.startswith(events.SATURATED) else "aborted"
             return Verdict(status, step, now(), decision.reason)

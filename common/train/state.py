@@ -12,7 +12,7 @@ from common.distributed.sharded_weights import ShardedWeightsUpdate, is_sharded
 from common.distributed.weight_update import WholeUpdate
 from common.layers.precision import Precision
 from common.layers.variable_kinds import kind_of
-from common.train import loss_scale, names
+from common.train import names
 from common.train.task import Task
 
 
@@ -49,7 +49,6 @@ class State(Network):
             update = ShardedWeightsUpdate if any(map(is_sharded, weights)) else update
             self.update = update(weights, kinds, replicas, config)
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
-            self.loss_scale = loss_scale.make(config, replicas)
         self.step = tf.Variable(0, dtype=replicas.counter, trainable=False, name="step")
         # Step of the last finished evaluation; a run that was stopped during an evaluation resumes with it.
         self.evaluated = tf.Variable(0, dtype=replicas.counter, trainable=False, name="evaluated")
@@ -57,7 +56,7 @@ class State(Network):
     def variables(self) -> list[tf.Variable]:
         """Returns every variable that training changes, in a fixed order."""
         slots = [slot for slots in self.update.slots for slot in slots.values()]
-        return [*self.model.variables, *slots, *self.loss_scale.variables, self.step, self.evaluated]
+        return [*self.model.variables, *slots, self.step, self.evaluated]
 
     def snapshot(self, variables: Sequence[tf.Variable] | None = None) -> list[list[tf.Tensor]]:
         """Returns copies of variables, by default all, on every local replica; one copy of a trained weight."""

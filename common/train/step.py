@@ -19,7 +19,7 @@ def make_train_step(task: Task, state: State, clock: Clock) -> Callable[[Batch, 
 
     It returns this replica's part of the loss (a scalar; the loss is the sum of all replicas' parts).
     """
-    gradients_of = gradients.make(task, state.model, state.replicas, state.loss_scale)
+    gradients_of = gradients.make(task, state.model, state.replicas)
     update = make_update(task.config, state, clock)
 
     def train_step(batch: Batch, step: tf.Tensor) -> tf.Tensor:
@@ -43,8 +43,7 @@ def make_update(
         own = clipped_by_replica(own, config, replicas.num_replicas)
         if not config.optimizer.one_warmup_delta:
             own = optimizers.with_bias_factor(own, state.kinds, config.optimizer.bias_gradient_factor)
-        scale = state.loss_scale
-        updates = state.update.apply(own, rate(step), scale.updates(step), scale.update)
+        updates = state.update.apply(own, rate(step), step)
         with tf.control_dependencies(updates):
             return tf.identity(loss)
 

@@ -141,8 +141,8 @@ def test_a_closed_run_may_change_what_the_rules_free(path, value):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("layers", "16"), ("width", "2048"), ("init_std", "0.01"), ("rope.factor", "1"), ("quality_target", "4"),
-        ("num_eval_examples", "512"), ("vocab_size", "128000"), ("norm_epsilon", "1e-6"), ("hidden", "7168"),
+        ("layers", "16"), ("width", "2048"), ("init_std", "0.01"), ("quality_target", "4"),
+        ("num_eval_examples", "512"), ("vocab_size", "128000"), ("hidden", "7168"),
         ("schedule.kind", "constant"), ("data.train_prefix", "mine"),
     ],
 )  # fmt: skip

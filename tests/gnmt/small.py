@@ -1,5 +1,8 @@
 """Builds a small GNMT network, and batches for it."""
 
+import dataclasses
+from typing import ClassVar
+
 import numpy as np
 import tensorflow as tf
 
@@ -12,12 +15,19 @@ from gnmt import model
 from gnmt.config import Config, Decode
 
 VOCABULARY = 13
+
+
+@dataclasses.dataclass(frozen=True)
+class Search(Decode):
+    beam_size: ClassVar[int] = 3
+
+
 SMALL = Config(
     division="open", smoke_run=True, precision="fp64", num_train_examples=40, num_eval_examples=5,
     vocabulary_size=VOCABULARY, max_sequence_length=8, bucket_limits=(5, 8), width=6, global_batch_size=3,
     eval_batch_size=3, optimizer=Adam(base_learning_rate=0.01, epsilon=1e-8, clip_replica_norm=5.0),
     schedule=Gnmt(warmup_epochs=0.0, warmup_steps=2.0, decay_start_step=4, decay_interval=2),
-    decode=Decode(source_length=9, target_length=6, beam_size=3),
+    decode=Search(source_length=9, target_length=6),
 )  # fmt: skip
 PLAIN = SMALL.__class__(**{**vars(SMALL), "dropout": 0.0})
 

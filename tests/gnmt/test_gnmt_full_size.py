@@ -63,7 +63,7 @@ def test_parameters_are_the_published(system: str, parameters: int) -> None:
     ],
 )
 def test_takes_a_step_of_every_bucket(system: str, changes: dict) -> None:
-    search = {"target_length": 2, "beam_size": 2}
+    search = {"target_length": 2}
     told = output("-c", STEP_EACH, json.dumps([system, SINGLE | changes, search]))
     assert told["complete"] and len(told["losses"]) == len(told["lengths"])
     # Cross-entropy over 32,316 tokens starts near log(32316) = 10.4, for every token of a sentence.

@@ -22,7 +22,7 @@ EPOCHS = {
 def test_a_run_evaluates_after_each_of_the_published_epochs(name: str) -> None:
     config = PRESETS[name]
     assert [block.last_epoch for block in Clock.of(config).blocks()] == list(range(1, EPOCHS[name] + 1))
-    assert (config.wiring, config.output_bias, config.schedule.decay_at_start) == ("google", False, False)
+    assert (config.wiring, config.schedule.decay_at_start) == ("google", False)
 
 
 def test_google_s_rows_of_v07_smooth_over_the_other_classes() -> None:
@@ -33,7 +33,7 @@ def test_google_s_rows_of_v07_smooth_over_the_other_classes() -> None:
 
 def test_v100_is_the_reference_s_network_and_decay() -> None:
     config = PRESETS["v100-8"]
-    assert (config.wiring, config.output_bias, config.schedule.decay_at_start) == ("reference", True, True)
+    assert (config.wiring, config.schedule.decay_at_start) == ("reference", True)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith("cpu-")])
@@ -62,7 +62,6 @@ def test_header_follows_the_configuration() -> None:
         ("optimizer.base_learning_rate", "1.5", "opt_base_learning_rate"),
         ("schedule.factor", "0.25", "opt_learning_rate_decay_factor"),
         ("schedule.decay_interval", "9", "opt_learning_rate_decay_interval"),
-        ("schedule.max_decays", "3", "opt_learning_rate_decay_steps"),
         ("schedule.decay_start_step", "77", "opt_learning_rate_remain_steps"),
         ("schedule.warmup_steps", "7", "opt_learning_rate_warmup_steps"),
         ("max_sequence_length", "64", "max_sequence_length"),

@@ -43,7 +43,7 @@ def make(tmp_path_factory):
         # Each replica clips its own gradient, so that with clipping two replicas differ from one.
         optimizer=dataclasses.replace(PRESETS["cpu-tiny"].optimizer, clip_replica_norm=0.0),
         schedule=dataclasses.replace(PRESETS["cpu-tiny"].schedule, warmup_steps=2.0),
-        decode=Decode(source_length=60, target_length=4, beam_size=2),
+        decode=Decode(source_length=60, target_length=4),
     )
 
     def make(**changes):

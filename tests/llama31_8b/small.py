@@ -1,6 +1,7 @@
 """A small Llama, its tokens, and a transcription of the network in numpy, written from the paper's formulas."""
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -9,22 +10,23 @@ from common.config.optimizer import AdamW
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
 from llama31_8b import model
-from llama31_8b.config import Config, Rope
+from llama31_8b.config import Config
 from llama31_8b.task import Task
 
-# The short original length puts wavelengths below, between and above both borders of the scaling.
+# The short length puts wavelengths below, between and above both borders of the scaling.
+ROPE = model.ROPE | {"base": 100.0, "length": 32}
 SMALL = Config(
     division="open", precision="fp64", global_batch_size=2, eval_batch_size=2, num_train_examples=8,
     num_eval_examples=4, vocab_size=37, sequence_length=12, layers=2, width=32, hidden=24, heads=4, kv_heads=2,
     recompute=False, logit_chunks=1, train_steps=10, steps_per_block=5, optimizer=AdamW(), init_std=0.1,
-    rope=Rope(base=100.0, original_length=32),
 )  # fmt: skip
 
 
 def network(config: Config = SMALL, seed: int = 3) -> tuple[Task, model.Llama]:
-    """Builds a network whose weights are all random, the norms' too."""
+    """Builds a network with `ROPE` whose weights are all random, the norms' too."""
     task = Task(config, None)
-    built = task.build(Single(), precision(config.precision))
+    with mock.patch.dict(model.ROPE, ROPE):
+        built = task.build(Single(), precision(config.precision))
     rng = np.random.default_rng(seed)
     for variable in built.trainable_variables:
         around = 1.0 if len(variable.shape) == 1 else 0.0
@@ -47,17 +49,17 @@ def loss_and_gradients(task: Task, built: model.Llama, tokens: np.ndarray) -> li
     return [x.numpy() for x in map(tf.convert_to_tensor, [loss, *found])]
 
 
-def turns(rope: Rope, size: int) -> np.ndarray:
+def turns(size: int) -> np.ndarray:
     """Radians per position of each pair, one after another, as the facts' wavelengths say."""
-    found = []
+    found, (base, factor, low, high, length) = [], ROPE.values()
     for i in range(size // 2):
-        f = rope.base ** (-2 * i / size)
+        f = base ** (-2 * i / size)
         wave = 2 * np.pi / f
-        if wave > rope.original_length / rope.low:
-            f = f / rope.factor
-        elif wave >= rope.original_length / rope.high:
-            s = (rope.original_length / wave - rope.low) / (rope.high - rope.low)
-            f = (1 - s) * f / rope.factor + s * f
+        if wave > length / low:
+            f = f / factor
+        elif wave >= length / high:
+            s = (length / wave - low) / (high - low)
+            f = (1 - s) * f / factor + s * f
         found.append(f)
     return np.array(found)
 
@@ -67,10 +69,10 @@ def transcribed(config: Config, weights: list[np.ndarray], tokens: np.ndarray) -
     size, half = config.head_size, config.head_size // 2
     weights = [np.asarray(w) for w in weights]
     table, *layers, gamma, head = weights
-    angles = turns(config.rope, size)
+    angles = turns(size)
 
     def normed(x: np.ndarray, gain: np.ndarray) -> np.ndarray:
-        return gain * x / np.sqrt(np.mean(x**2, -1, keepdims=True) + config.norm_epsilon)
+        return gain * x / np.sqrt(np.mean(x**2, -1, keepdims=True) + model.NORM_EPSILON)
 
     def turned(x: np.ndarray) -> np.ndarray:
         found = np.empty_like(x)

@@ -6,6 +6,7 @@ In "zero-1" each device updates a part of every weight; in "zero-3" it holds a p
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -19,13 +20,14 @@ from common.train.guard import Guard
 from common.train.programs import Programs
 from llama31_8b.presets import PRESETS
 from llama31_8b.task import Task
+from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
 from tests.llama31_8b import texts
 from tests.llama31_8b.small import changed
 
 STEPS, SAVED = 50, 20
 FORMS = {
-    "zero-1": {"communication": Communication(shard_weight_update=True, bucket_bytes=4000)},
+    "zero-1": {"communication": Communication(shard_weight_update=True)},
     "zero-3": {"shard_weights": True},
 }
 # Sizes of which 8 divides few. The clip applies in most steps.
@@ -34,6 +36,12 @@ BASE = changed(
     layers=1, hidden=21, recompute=True, logit_chunks=3, attention="blocks", train_steps=STEPS,
     optimizer=dataclasses.replace(PRESETS["h200-8"].optimizer, base_learning_rate=3e-3, clip_norm=0.5),
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def several_buckets() -> Iterator[None]:
+    with updates.buckets_of(4000):
+        yield
 
 
 @pytest.fixture(scope="module")

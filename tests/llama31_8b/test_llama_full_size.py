@@ -53,7 +53,7 @@ def test_two_layers_of_full_width_lower_for_a_gpu_to_a_short_program() -> None:
                     x,
                     *weights[i : i + 6],
                 )
-            x = tf.reshape(rms_normalized(x, weights[-2], config.norm_epsilon), [-1, WIDTH])
+            x = tf.reshape(rms_normalized(x, weights[-2], model.NORM_EPSILON), [-1, WIDTH])
             labels = tf.reshape(tokens[:, 1:], [-1])
             ones = tf.ones(labels.shape)
             loss = summed_cross_entropy(x, weights[-1], labels, ones, config.logit_chunks, tf.bfloat16)

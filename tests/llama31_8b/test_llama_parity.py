@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from common.layers import rope
-from llama31_8b.config import Config, Rope
+from llama31_8b.config import Config
+from llama31_8b.model import NORM_EPSILON, ROPE
+from tests.llama31_8b import small
 from tests.llama31_8b.small import SMALL, loss_and_gradients, network, windows
 
 
@@ -17,21 +19,21 @@ def torch():
     return pytest.importorskip("torch", reason="torch absent")
 
 
-def theirs(config: Config):
-    """HF's network with the sizes of `config`, in float64."""
+def theirs(config: Config, scaling: dict[str, float]):
+    """HF's network with the sizes of `config` and rotary positions of `scaling`, in float64."""
     import torch
     import transformers
 
-    scaling = config.rope
     named = {
-        "rope_type": "llama3", "rope_theta": scaling.base, "factor": scaling.factor, "low_freq_factor": scaling.low,
-        "high_freq_factor": scaling.high, "original_max_position_embeddings": scaling.original_length,
+        "rope_type": "llama3", "rope_theta": scaling["base"], "factor": scaling["factor"],
+        "low_freq_factor": scaling["low"], "high_freq_factor": scaling["high"],
+        "original_max_position_embeddings": scaling["length"],
     }  # fmt: skip
     sizes = transformers.LlamaConfig(
         vocab_size=config.vocab_size, hidden_size=config.width, intermediate_size=config.hidden,
         num_hidden_layers=config.layers, num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
-        max_position_embeddings=config.sequence_length, rms_norm_eps=config.norm_epsilon, tie_word_embeddings=False,
-        rope_theta=scaling.base, rope_scaling=named, attn_implementation="eager",
+        max_position_embeddings=config.sequence_length, rms_norm_eps=NORM_EPSILON, tie_word_embeddings=False,
+        rope_theta=scaling["base"], rope_scaling=named, attn_implementation="eager",
     )  # fmt: skip
     return transformers.LlamaForCausalLM(sizes).to(torch.float64)
 
@@ -71,7 +73,7 @@ def test_logits_loss_and_every_gradient(torch, monkeypatch) -> None:
 
     monkeypatch.setattr(modeling_llama, "torch", Wide(torch))
     config, tokens = SMALL, windows()
-    network_ = theirs(config)
+    network_ = theirs(config, small.ROPE)
     task, ours = network(config)
     weights = by_name(config, [v.numpy() for v in ours.trainable_variables])
     parameters = dict(network_.named_parameters())
@@ -80,10 +82,7 @@ def test_logits_loss_and_every_gradient(torch, monkeypatch) -> None:
         for name, parameter in parameters.items():
             parameter.copy_(torch.from_numpy(weights[name].copy()))
     # HF keeps the frequencies in float32, whatever the weights' precision.
-    scaling = config.rope
-    exact = rope.frequencies(
-        config.head_size, scaling.base, scaling.factor, scaling.low, scaling.high, scaling.original_length
-    )
+    exact = rope.frequencies(config.head_size, **small.ROPE)
     held = network_.model.rotary_emb
     np.testing.assert_allclose(held.inv_freq.numpy(), exact, rtol=1e-6)
     angles = np.arange(config.sequence_length)[:, None] * np.tile(exact, 2)
@@ -105,10 +104,7 @@ def test_logits_loss_and_every_gradient(torch, monkeypatch) -> None:
 
 def test_frequencies_of_the_full_network(torch) -> None:
     """HF's `llama3` scaling with the benchmark's numbers."""
-    full = Config()
-    found = rope.frequencies(
-        full.head_size, full.rope.base, full.rope.factor, 1.0, 4.0, full.rope.original_length
-    )
-    assert full.rope == Rope(500_000.0, 8.0, 1.0, 4.0, 8192)
-    small = Config(layers=1, hidden=8, vocab_size=8, kv_heads=1, heads=2, width=256, sequence_length=8192)
-    np.testing.assert_allclose(theirs(small).model.rotary_emb.inv_freq.numpy(), found, rtol=1e-6)
+    found = rope.frequencies(Config().head_size, **ROPE)
+    assert ROPE == {"base": 500_000.0, "factor": 8.0, "low": 1.0, "high": 4.0, "length": 8192}
+    few = Config(layers=1, hidden=8, vocab_size=8, kv_heads=1, heads=2, width=256, sequence_length=8192)
+    np.testing.assert_allclose(theirs(few, ROPE).model.rotary_emb.inv_freq.numpy(), found, rtol=1e-6)

@@ -16,7 +16,7 @@ from common.config.digest import _digested, digest
 PATH = pathlib.Path(__file__).with_name("digests.json")
 CHANGES = pathlib.Path(__file__).with_name("digest_changes.json")
 # Removed fields that were `later_field`s, which a digest left out at their default.
-LATER = {"steps_per_execution", "frozen_stages"}
+LATER = {"steps_per_execution", "frozen_stages", "loss_scale_growth_steps", "communication.segments"}
 
 
 def _digests() -> dict[str, str]:
@@ -36,13 +36,13 @@ def digest_with_removed_fields(name: str) -> str:
     """The digest of a preset, "BENCHMARK/NAME", if the fields that are gone were still there."""
     benchmark, _, system = name.partition("/")
     values = _digested(benchmarks.module(benchmark, "presets").PRESETS[system])
-    for path, value in removed.former_fields(benchmark).items():
+    for path, value in removed.former_fields(values).items():
         if path in LATER or path.startswith("optimizer."):
             continue
         *groups, field = path.split(".")
         group = values
         for one in groups:
-            group = group[one]
+            group = group.setdefault(one, {})
         group[field] = value
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

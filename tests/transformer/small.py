@@ -1,6 +1,7 @@
 """Builds a small Transformer, and packed batches for it."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -12,9 +13,16 @@ from transformer.config import Config, Decode
 from transformer.presets import PRESETS
 
 PACKED, VOCABULARY = 24, 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Search(Decode):
+    beam_size: ClassVar[int] = 3
+
+
 SMALL = dataclasses.replace(
     PRESETS["cpu-tiny"], vocabulary_size=VOCABULARY, packed_length=PACKED, layers=2, width=16, hidden=32,
-    heads=2, global_batch_size=2, decode=Decode(source_length=10, extra_length=4, beam_size=3),
+    heads=2, global_batch_size=2, decode=Search(source_length=10, extra_length=4),
 )  # fmt: skip
 PLAIN = dataclasses.replace(SMALL, residual_dropout=0.0, attention_dropout=0.0, relu_dropout=0.0)
 

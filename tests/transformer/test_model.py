@@ -268,7 +268,7 @@ def test_precisions_agree_roughly_and_give_full_logits(name):
         ("dropout_generator", "dice", "config.dropout_generator='dice': unknown; known: counter, hardware"),
         ("optimizer.name", "sgd", "config.optimizer.name='sgd': unknown; known: adam, lazy_adam"),
         ("decode.source_length", "25", "config.decode.source_length=25: must be 1..24"),
-        ("decode.beam_size", "0", "config.decode: extra_length=4, beam_size=0"),
+        ("decode.alpha", "-1", "config.decode: extra_length=4, alpha=-1.0"),
     ],
 )
 def test_bad_fields_are_one_line(path, value, message):

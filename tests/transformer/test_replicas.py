@@ -28,7 +28,7 @@ def run(tmp_path_factory):
         eval_batch_size=4, train_steps=3, steps_per_block=3, layers=1, width=16, hidden=32, heads=2,
         residual_dropout=0.0, attention_dropout=0.0, relu_dropout=0.0,
         schedule=dataclasses.replace(PRESETS["cpu-tiny"].schedule, warmup_steps=2.0, width=16),
-        decode=Decode(source_length=70, extra_length=0, beam_size=2),
+        decode=Decode(source_length=70, extra_length=0),
     )  # fmt: skip
 
     def run(**changes):
@@ -63,10 +63,3 @@ def same(mine, other):
     for one, two in zip(mine[1], other[1], strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-9)
     assert mine[2] == other[2] and len(mine[2]) == 5
-
-
-def test_replicas_that_share_their_sequences_are_as_one(run):
-    """Sequences are not partitioned: both replicas of a group process the same ones with the same dropout."""
-    dropouts = {"residual_dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1}
-    shared = run(replicas="mirrored", num_replicas=2, partitions=2, **dropouts)
-    same(shared, run(**dropouts))

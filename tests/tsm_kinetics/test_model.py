@@ -9,7 +9,6 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.single import Single
-from common.layers.batch_norm import span_layers
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
 from common.train.describe import parameters
@@ -156,9 +155,11 @@ def test_equals_an_independent_transcription(name: str) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
 
 
-def test_no_shift_is_tsn() -> None:
+def test_no_shift_is_tsn(monkeypatch: pytest.MonkeyPatch) -> None:
     clips = tf.random.stateless_normal([2, 4, 32, 32, 3], [1, 2], dtype=tf.float64)
-    none, tsn, tsm = build("tsm", shift_fraction=0.0), build("tsn"), build("tsm")
+    tsn, tsm = build("tsn"), build("tsm")
+    monkeypatch.setattr(Config, "shift_fraction", 0.0)
+    none = build("tsm")
     np.testing.assert_array_equal(none(clips, training=True), tsn(clips, training=True))
     assert not np.allclose(tsm(clips, training=True), tsn(clips, training=True))
 
@@ -174,9 +175,3 @@ def test_networks_take_frames_of_other_sizes() -> None:
     """Evaluation's crops are larger than training's."""
     for name in MODELS:
         assert build(name)(tf.zeros([3, 4, 40, 40, 3], tf.float64)).shape == [3, 5]
-
-
-def test_zero_init_of_the_last_gamma() -> None:
-    zeros = [not np.any(layer.gamma) for layer in span_layers(build(zero_init_last_gamma=True))]
-    assert sum(zeros) == sum(SMALL.blocks)
-    assert not any(not np.any(layer.gamma) for layer in span_layers(build()))

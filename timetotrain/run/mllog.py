@@ -148,8 +148,6 @@ class RunLog:
         if times:
             metadata = {**self._place.of_evaluation(block), "step": block.first_step + len(times)}
             self.event("train_loss", event.losses[-1], metadata, at=times[-1])
-            for key, value in event.scale.items():
-                self.event(key, value, metadata, at=times[-1])
 
     def _run_stopped(self, event: events.RunStopped) -> None:
         self.stopped = True

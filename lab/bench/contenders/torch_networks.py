@@ -84,7 +84,7 @@ def tsm_kinetics(manifest: dict, device: str) -> Network:
     if config["model"] == "tsm":
         for i, layer in enumerate(images):
             if isinstance(layer, Bottleneck):
-                images[i] = _Shifted(layer, count, round(1 / config["shift_fraction"]))
+                images[i] = _Shifted(layer, count, 8)
     network = _Frames(images, count)
     network = network.to(device, memory_format=torch.channels_last)
     frames = _images(config, batch * count, device)
@@ -311,7 +311,7 @@ def gnmt(manifest: dict, device: str) -> Network:
     config, batch = manifest["config"], manifest["batch"]["train"]
     length = config["max_sequence_length"]
     tokens = torch.randint(3, config["vocabulary_size"], [2, length, batch], device=device)
-    loss = nn.CrossEntropyLoss(label_smoothing=config["label_smoothing"], reduction="sum")
+    loss = nn.CrossEntropyLoss(label_smoothing=0.1, reduction="sum")
     network = _Gnmt(config).to(device)
     return network, tuple(tokens), lambda logits: loss(logits.flatten(0, 1), tokens[1].flatten()) / batch
 

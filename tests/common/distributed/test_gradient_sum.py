@@ -13,12 +13,12 @@ from common.config.schema import Communication
 from common.distributed import gradient_sum
 from common.distributed.gradient_sum import Route, route
 from tests.common.distributed.replicas import processes
-from tests.common.distributed.updates import replicas_of
+from tests.common.distributed.updates import buckets_of, replicas_of
 
 SHAPES = [(3, 5), (7,), (), (2, 2, 2), (11, 3), (1,), (64,)]
 SIZE = sum(int(np.prod(s)) for s in SHAPES)
 CASES = {
-    f"{algorithm} {wire} {size}": Communication(algorithm, size, wire)
+    f"{algorithm} {wire} {size}": (Communication(algorithm, wire), size)
     for algorithm in ("flat", "2d")
     for wire in ("full", "bf16_sum")
     for size in (400, 1 << 20)
@@ -49,7 +49,11 @@ def sums(backend: str, number: int, dtype: str) -> dict[str, list[list[np.ndarra
     def run():
         def one():
             mine = [tf.gather(tf.constant(c), replicas.replica_id()) for c in columns]
-            return {n: gradient_sum.sum_gradients(replicas, mine, case) for n, case in CASES.items()}
+            found = {}
+            for name, (communication, size) in CASES.items():
+                with buckets_of(size):
+                    found[name] = gradient_sum.sum_gradients(replicas, mine, communication)
+            return found
 
         return tf.nest.map_structure(replicas.local_results, replicas.run(one))
 
@@ -62,7 +66,7 @@ def check_sums(results: dict[str, list[list[np.ndarray]]], number: int, dtype: s
     """Compares the `results` of all replicas with numpy, and bitwise with each other."""
     all_of = [gradients_of(r, np.dtype(dtype)) for r in range(number)]
     for name, copies in results.items():
-        plan = route(CASES[name], number)
+        plan = route(CASES[name][0], number)
         for i, values in enumerate(zip(*copies)):
             exact = np.sum([g[i].astype(np.float64) for g in all_of], 0)
             size = np.sum([np.abs(g[i]).astype(np.float64) for g in all_of], 0)
@@ -91,7 +95,7 @@ def test_one_replica_returns_its_gradients_unchanged():
 def test_the_bf16_bound_is_no_wider_than_needed():
     """Summands between two bfloat16 numbers lose at least a quarter of what the bound allows."""
     replicas, number = replicas_of("mirrored", 4), 4
-    case = CASES["2d bf16_sum 400"]
+    case, _ = CASES["2d bf16_sum 400"]
     value = 1 + 2.0**-8 - 2.0**-16
 
     @tf.function(autograph=False)
@@ -150,9 +154,10 @@ def test_bytes_moved_are_those_of_the_collectives(monkeypatch, name):
     gradients = [np.ones([16, 3], np.float32), np.ones([48], np.float32)]
 
     def one():
-        return gradient_sum.sum_gradients(replicas, [tf.constant(g) for g in gradients], CASES[name])
+        return gradient_sum.sum_gradients(replicas, [tf.constant(g) for g in gradients], CASES[name][0])
 
-    tf.function(lambda: replicas.run(one), autograph=False).get_concrete_function()
+    with buckets_of(400):
+        tf.function(lambda: replicas.run(one), autograph=False).get_concrete_function()
     whole = 2 * 96 * (2 if "bf16" in name else 4)  # Of a reduce-scatter and an all-gather.
     # Half of it within rows of two, then half of a row's half along the columns; a flat sum has one stage.
     moved = (0, whole * 3 / 4) if name.startswith("flat") else (whole / 2, whole / 4)

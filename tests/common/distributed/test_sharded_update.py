@@ -10,11 +10,11 @@ from tests.common.distributed.replicas import processes
 from tests.common.distributed.updates import OPTIMIZERS, furthest, sharded
 
 ROUTES = {
-    "one bucket": sharded(bucket_bytes=1 << 20),
-    "a bucket each": sharded(bucket_bytes=1),
-    "2d": sharded(algorithm="2d"),
-    "blocks": sharded(shard_in_blocks=True),
-    "blocks of 2d sums": sharded(shard_in_blocks=True, algorithm="2d"),
+    "one bucket": (sharded(), 1 << 20),
+    "a bucket each": (sharded(), 1),
+    "2d": (sharded(algorithm="2d"),),
+    "blocks": (sharded(shard_in_blocks=True),),
+    "blocks of 2d sums": (sharded(shard_in_blocks=True, algorithm="2d"),),
 }
 
 
@@ -49,7 +49,7 @@ def test_sharded_equals_whole_over_20_steps(optimizer, number):
 @pytest.mark.parametrize("backend", ["mirrored", "pjrt"])
 def test_every_route_equals_the_whole_update(backend, optimizer, route):
     processes.require(backend)
-    check(updates.free_run(backend, 4, optimizer, ROUTES[route]), optimizer)
+    check(updates.free_run(backend, 4, optimizer, *ROUTES[route]), optimizer)
 
 
 LATER = ("adamw", "lamb")
@@ -62,7 +62,7 @@ def test_compiled_devices_equal_the_whole_update(optimizer):
 
 
 def test_lamb_takes_another_route():
-    check(updates.free_run("mirrored", 4, "lamb", ROUTES["blocks"]), "lamb")
+    check(updates.free_run("mirrored", 4, "lamb", *ROUTES["blocks"]), "lamb")
 
 
 def test_one_replica_equals_the_whole_update_without_a_backend():
@@ -72,7 +72,7 @@ def test_one_replica_equals_the_whole_update_without_a_backend():
 @pytest.mark.parametrize("route", ["one bucket", "blocks"])
 @pytest.mark.parametrize("optimizer, slots", [("sgd", 1), ("lars", 1), ("adam", 2), ("lazy_adam", 2)])
 def test_slots_exist_for_the_shard_only(optimizer, slots, route):
-    runner = updates.Runner("mirrored", 4, optimizer, ROUTES[route])
+    runner = updates.Runner("mirrored", 4, optimizer, *ROUTES[route])
     shapes = [w.shape for w in runner.state.model.trainable_variables]
     # Padding: less than a row of the table, less than an element of each other weight.
     elements, padding = sum(s.num_elements() for s in shapes), len(shapes) + 3

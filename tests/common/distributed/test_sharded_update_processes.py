@@ -15,8 +15,8 @@ from tests.common.distributed.updates import furthest, sharded
 
 # With 2 replicas every route is the flat one.
 IN_PROCESSES = {
-    "sgd": sharded(), "lars": ROUTES["2d"], "adam": ROUTES["blocks"], "lazy_adam": ROUTES["a bucket each"],
-    "adam clipped": Communication("2d", bucket_bytes=2500), "lamb": sharded(),
+    "sgd": [sharded()], "lars": ROUTES["2d"], "adam": ROUTES["blocks"], "lazy_adam": ROUTES["a bucket each"],
+    "adam clipped": [Communication("2d")], "lamb": [sharded()],
 }  # fmt: skip
 
 
@@ -49,8 +49,8 @@ def world(request, tmp_path_factory):
     backend, number = request.param
     folder = tmp_path_factory.mktemp("world")
     calls = {"sums": functools.partial(test_gradient_sum.sums, backend, number, "float64")}
-    for optimizer, communication in IN_PROCESSES.items():
-        calls[optimizer] = functools.partial(updates.free_run, backend, number, optimizer, communication)
+    for optimizer, route in IN_PROCESSES.items():
+        calls[optimizer] = functools.partial(updates.free_run, backend, number, optimizer, *route)
     calls["resumed"] = functools.partial(resumed, backend, number, folder)
     return number, processes.run(backend, number, calls), folder
 

@@ -1,9 +1,10 @@
 """Trains a small task with an embedding, biases and uneven shapes for some steps on any backend."""
 
-import dataclasses
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +23,7 @@ from common.config.optimizer import (
     Sgd,
 )
 from common.config.schema import Communication
+from common.distributed import gradient_sum
 from common.distributed import replicas as backends
 from common.distributed.replicas.base import Replicas
 from common.layers.batch_norm import SyncBatchNorm
@@ -33,6 +35,8 @@ from common.train.task import Batch, WeightedSum
 from tests.common.train import toy
 
 STEPS, BATCH, ROWS = 20, 24, 13
+# A bucket of five weights, and a weight in a bucket of its own.
+BUCKET_BYTES = 2500
 OPTIMIZERS = {
     "sgd": Sgd(base_learning_rate=0.1, weight_decay=1e-3, nesterov=True),
     "sgd biases": Sgd(base_learning_rate=0.1, weight_decay=1e-3, bias_gradient_factor=2.0),
@@ -109,8 +113,15 @@ def replicas_of(backend: str, number: int) -> Replicas:
     return backends.make(toy.config(replicas=backend, num_replicas=number))
 
 
+@contextlib.contextmanager
+def buckets_of(size: int) -> Iterator[None]:
+    """Within it, gradients are summed in buckets of `size` bytes; the usual ones hold all weights of a test."""
+    with mock.patch.object(gradient_sum, "BUCKET_BYTES", size):
+        yield
+
+
 class Runner:
-    """Free-running steps of the task on one backend."""
+    """Free-running steps of the task on one backend, with buckets of `bucket_bytes`."""
 
     def __init__(
         self,
@@ -118,13 +129,16 @@ class Runner:
         number: int,
         optimizer: str,
         communication: Communication = Communication(),  # noqa: B008
+        bucket_bytes: int = BUCKET_BYTES,
         **changes: Any,
     ):
+        self._bucket_bytes = bucket_bytes
         self.config = config(backend, number, optimizer, communication, **changes)
         self.replicas = replicas_of(backend, number)
         task = self.task = Task(self.config)
         policy = precision(self.config.precision)
-        self.state = State(task, self.replicas, policy)
+        with buckets_of(bucket_bytes):
+            self.state = State(task, self.replicas, policy)
         train = make_train_step(task, self.state, Clock.of(self.config))
         data = task.examples(0, BATCH * STEPS, 0)
         x = tf.constant(data["x"].reshape(STEPS, BATCH, -1))
@@ -144,7 +158,8 @@ class Runner:
 
     def steps(self, count: int = STEPS, first: int = 0) -> list[float]:
         """The losses."""
-        return [float(self._run(tf.constant(i, tf.int64))) for i in range(first, first + count)]
+        with buckets_of(self._bucket_bytes):
+            return [float(self._run(tf.constant(i, tf.int64))) for i in range(first, first + count)]
 
     def weights(self) -> list[np.ndarray]:
         """The weights of the first local replica."""
@@ -170,15 +185,15 @@ def free_run(
     number: int,
     optimizer: str,
     communication: Communication = Communication(),  # noqa: B008
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> tuple[list[float], list[list[np.ndarray]], list[np.ndarray]]:
     """Losses, every weight of every local replica, and slots, after 20 steps."""
-    runner = Runner(backend, number, optimizer, communication)
+    runner = Runner(backend, number, optimizer, communication, bucket_bytes)
     return runner.steps(), runner.copies(), runner.slots()
 
 
 def sharded(**changes: Any) -> Communication:
-    """A sharded update with a bucket of five weights, and a weight in a bucket of its own."""
-    return dataclasses.replace(Communication(shard_weight_update=True, bucket_bytes=2500), **changes)
+    return Communication(shard_weight_update=True, **changes)
 
 
 def furthest(mine: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:

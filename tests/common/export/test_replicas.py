@@ -27,7 +27,7 @@ CASES = {
         {
             "batch_norm_span": 4,
             "optimizer": LARS,
-            "communication": Communication("2d", wire="bf16_sum", shard_weight_update=True, bucket_bytes=200),
+            "communication": Communication("2d", wire="bf16_sum", shard_weight_update=True),
         },
         {("all_reduce", 2, 2), ("reduce_scatter", 2, 2), ("all_gather", 2, 2)},
     ),

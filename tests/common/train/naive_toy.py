@@ -97,9 +97,7 @@ def clipped(gradients: Sequence[np.ndarray], limit: float) -> list[np.ndarray]:
     return [g * (limit / norm if limit and norm > limit else 1.0) for g in gradients]
 
 
-def train(
-    config: toy.Config, weights: Sequence[np.ndarray], replicas: int = 1, skipped: Sequence[int] = ()
-) -> Training:
+def train(config: toy.Config, weights: Sequence[np.ndarray], replicas: int = 1) -> Training:
     """Trains epoch by epoch, with an evaluation after each.
 
     Args:
@@ -107,7 +105,6 @@ def train(
       weights: where to start.
       replicas: the parts of a batch whose own gradients are clipped (`clip_replica_norm`) before their mean is taken;
         under `sums_examples` the gradients of their examples' sums, which are added.
-      skipped: steps without an update.
     """
     task = toy.Task(config)
     examples, held_out = task.examples(0, 64, 0), task.examples(0, 37, 1)
@@ -126,9 +123,8 @@ def train(
                 found_gradients = [g * size / replicas for g in found_gradients]
             gradients.append(clipped(found_gradients, config.optimizer.clip_replica_norm))
         network.average(moments)
-        if step not in skipped:
-            divisor = 1 if config.optimizer.sums_examples else replicas
-            update.apply(network, [sum(parts) / divisor for parts in zip(*gradients, strict=True)])
+        divisor = 1 if config.optimizer.sums_examples else replicas
+        update.apply(network, [sum(parts) / divisor for parts in zip(*gradients, strict=True)])
         actual.losses.append(sum(losses) / replicas)
         if (step + 1) % per_epoch == 0:
             actual.values.append(network.accuracy(held_out["x"], held_out["label"]))

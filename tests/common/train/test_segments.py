@@ -2,20 +2,21 @@
 
 import dataclasses
 import functools
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.schema import Communication
 from common.distributed import replicas as backends
-from common.errors import UserError
+from common.train import compilation
 from common.train.gradients import divided
 from common.train.programs import Programs
 from common.train.segments import Cut
 from mnist import presets, task
+from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
-from tests.common.train import toy, trace
+from tests.common.train import trace
 
 WIDTH = 5
 
@@ -117,11 +118,6 @@ def test_what_is_only_written_is_in_the_program_of_the_forward_pass():
     assert not any("resource" in name and "matmul" not in name for other in others for name in other.takes)
 
 
-def test_a_negative_number_of_segments_is_one_line():
-    with pytest.raises(UserError, match="config.communication.segments=-1: must be at least 0"):
-        toy.config(communication=Communication(segments=-1)).validate()
-
-
 # -- two processes: when the gradients leave ----------------------------------------------------------------------
 
 
@@ -136,10 +132,10 @@ def recorded(folder, segments):
     config = dataclasses.replace(
         presets.PRESETS["cpu-tiny"], model="mlp", hidden_units=1024, global_batch_size=1024,
         replicas="horovod", num_replicas=2, compile="on",
-        communication=Communication(segments=segments, bucket_bytes=2**16),
     )  # fmt: skip
-    loop = Programs(task.Task(config, None), backends.make(config))
-    loop.compile()
+    with updates.buckets_of(2**16), mock.patch.object(compilation, "ON_CPUS", segments):
+        loop = Programs(task.Task(config, None), backends.make(config))
+        loop.compile()
     main = loop.replicas.main
     if main:
         tf.profiler.experimental.start(str(folder))

@@ -42,7 +42,7 @@ def changed(benchmark, system, *overrides):
         ),
         ("resnet", "tpu-v4-512", ["data.resize=bilinear"], "config.data.resize=bilinear"),
         ("resnet", "tpu-v4-512", ["optimizer.nesterov=true"], "config.optimizer.nesterov=True"),
-        ("transformer", "tpu-v4-16", ["decode.beam_size=8"], "config.decode.beam_size=8"),
+        ("transformer", "tpu-v4-16", ["decode.alpha=0.9"], "config.decode.alpha=0.9"),
         ("transformer", "tpu-v4-16", ["layers=2", "heads=8"], "config.layers=2, config.heads=8"),
         ("ssd", "tpu-v4-16", ["width=32"], "config.width=32"),
         # Fields in the header, but in no line that the closed rules require.

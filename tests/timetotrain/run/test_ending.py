@@ -278,7 +278,7 @@ def log(folder: pathlib.Path, *values: object, **stop: str) -> pathlib.Path:
         ((0.5,), "aborted", "loss is nan at step 5; lower the learning rate", True, True, None),
         ((0.5, float("nan")), "aborted", "the target was not reached in 10 steps", True, True, None),
         ((), "aborted", "the target was not reached in 10 steps", True, False, None),
-        ((0.5,), "aborted", "gradients are not finite at a loss scale of 1 either", True, True, None),
+        ((0.5,), "aborted", "loss is nan at step 9", True, True, None),
         ((0.5, 0.7), "aborted", "nothing was gained in 5 evaluations", True, False, 0.7),
         ((0.5,), "aborted", "SIGTERM", False, False, 0.5),
         ((0.5,), "aborted", "IndexError: out of range", False, False, 0.5),
