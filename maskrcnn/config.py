@@ -13,7 +13,6 @@ from common.errors import UserError
 CACHES = ("none", "encoded")
 BATCH_NORMS = ("frozen", "span")
 LOSS_DIVISORS = ("positives", "sampled")
-UNIFORM_INITIALIZERS = ("fan_avg", "fan_in")
 GEOMETRIES = ("plain", "google", "nvidia")
 
 
@@ -22,8 +21,6 @@ class Data:
     """Settings of image reading; mirroring is the only augmentation (docs/sources.md, mlperf 2, Mask R-CNN).
 
     Attributes:
-      train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout, with masks.
-      annotations: COCO file of the evaluated images, inside the data folder.
       cache: what stays in memory after the first epoch: "none" or "encoded" records. Every epoch deals images to
         processes anew, so with "encoded" each process ends up holding nearly the entire set.
       skip_empty: train only on images with an annotation (crowds count), as the reference and NVIDIA do; Google's code
@@ -32,15 +29,17 @@ class Data:
       resize: interpolation, of common.config.ranges.RESIZES.
     """
 
-    train_pattern: str = "train-*"
-    eval_pattern: str = "val-*"
-    annotations: str = "instances_val2017.json"
     cache: str = system_field("none")
     skip_empty: bool = False
     flip: bool = True
     resize: str = later_field("bilinear")
 
     # Constants of every preset.
+    # TFRecord shards inside the data folder, in tf-models' layout, with masks.
+    train_pattern: ClassVar[str] = "train-*"
+    eval_pattern: ClassVar[str] = "val-*"
+    # COCO file of the evaluated images, inside the data folder; its categories are the classes.
+    annotations: ClassVar[str] = "instances_val2017.json"
     # Number of threads in the tf.data pool; 0 lets tf.data choose.
     private_threads: ClassVar[int] = 0
 
@@ -58,35 +57,28 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
       num_classes: outputs of the box head: 0 for the background, and one class for each category id below num_classes,
         used or not.
       gt_mask_size: side of the ground-truth masks that the device gets, cut to their boxes.
-      mask_size: side of the predicted masks; the mask head's features have half this side.
       backbone_width: channels of ResNet-50's first convolution; its other widths are multiples of it.
-      fpn_channels: channels of the pyramid.
-      rpn_channels: channels of the region proposal network.
+      fpn_channels: channels of the pyramid and of the region proposal network.
       head_units: units of the box head's two layers.
-      mask_channels, mask_convs: channels and number of the mask head's convolutions.
+      mask_channels: channels of the mask head's convolutions.
       max_level: levels of the pyramid; a cell of level l covers 2^l pixels. Regions use levels up to 5, or all with
         `geometry` "google".
       anchor_scale: an anchor of level l has the area of a square with a side of anchor_scale * 2^l pixels.
       rpn_batch: number of anchors per image in the loss.
-      rpn_pre_nms, rpn_post_nms: in training, proposals per level before suppression and per image after it.
-      rpn_eval_pre_nms, rpn_eval_post_nms: the same two numbers for an evaluation.
+      rpn_pre_nms, rpn_eval_pre_nms: proposals per level before suppression, in training and in an evaluation.
+      rpn_post_nms: proposals per image after it.
       roi_batch, roi_foreground: number of regions per image that train the heads, and the maximum fraction of them that
         contains objects.
       detections: maximum number of detections per image.
       score_threshold: a detection must score more than this.
       loss_divisors: "positives" averages each box loss over positive anchors or regions, as Google's code does;
         "sampled" divides its sum by the number of all sampled ones, as the reference and NVIDIA do (maskrcnn/loss.py).
-      uniform_initializer: initializer of the pyramid and the box head's hidden layers: "fan_avg", as in TensorFlow and
-        Google's code, or "fan_in", as in the reference and NVIDIA's code (REF modeling/make_layers.py:
-        kaiming_uniform).
-      rpn_inside: the losses ignore anchors that cross the image's border, as in the reference (RPN.STRADDLE_THRESH =
-        0); Google's code uses all anchors.
       geometry: whose arithmetic of boxes. "plain": a box is right - left wide. "google", as in the TPU submissions (G7
         mask_rcnn box_utils.py): decoding, and encoding from regions, count right - left + 1; boxes end at the content's
         size - 1; proposals with a side below 1 / scale are dropped; regions use all levels; the best
-        `rpn_eval_post_nms` of all classes enter the detections' suppression. "nvidia": anchors have sides in whole
+        `rpn_post_nms` of all classes enter the detections' suppression. "nvidia": anchors have sides in whole
         cells' parts and pixel centers (NV maskrcnn anchor_generator.py 225-264), and all that tie for an object's best
-        overlap are positive (NV modeling/matcher.py 88-112).
+        overlap are positive (NV modeling/matcher.py 88-112). It decides `rpn_inside` and `uniform_initializer`, too.
       roi_samples: bilinear samples per side of a region's bin: 1 in round v0.6 of Google's code, 2 elsewhere.
       freeze: the stem and the first stage keep the checkpoint's weights.
       batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains with statistics
@@ -108,20 +100,16 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     max_instances: int = 100
     num_classes: int = 91
     gt_mask_size: int = 112
-    mask_size: int = 28
     backbone_width: int = 64
     fpn_channels: int = 256
-    rpn_channels: int = 256
     head_units: int = 1024
     mask_channels: int = 256
-    mask_convs: int = 4
     max_level: int = 6
     anchor_scale: float = 8.0
     rpn_batch: int = 256
     rpn_pre_nms: int = 2000
     rpn_post_nms: int = 1000
     rpn_eval_pre_nms: int = 1000
-    rpn_eval_post_nms: int = 1000
     roi_batch: int = 512
     roi_foreground: float = 0.25
     detections: int = 100
@@ -133,13 +121,14 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     backbone: str = ""
     eval_workers: int = system_field(0)
     loss_divisors: str = later_field("positives")
-    uniform_initializer: str = later_field("fan_avg")
-    rpn_inside: bool = later_field(False)
     geometry: str = later_field("plain")
     roi_samples: int = later_field(2)
     data: Data = Data()
 
     # Constants of every preset.
+    # Side of the predicted masks, whose features have half this side, and number of the mask head's convolutions.
+    mask_size: ClassVar[int] = 28
+    mask_convs: ClassVar[int] = 4
     # Maximum fraction of rpn_batch that is positive.
     rpn_foreground: ClassVar[float] = 0.5
     # An anchor is positive if its IoU with an object is at least rpn_positive, and negative if it is below
@@ -179,7 +168,6 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         one_of(self, "data.resize", RESIZES)
         one_of(self, "batch_norm", BATCH_NORMS)
         one_of(self, "loss_divisors", LOSS_DIVISORS)
-        one_of(self, "uniform_initializer", UNIFORM_INITIALIZERS)
         one_of(self, "geometry", GEOMETRIES)
         at_least(self, 1, *_AT_LEAST_ONE)
         part(self, "roi_foreground")
@@ -192,7 +180,7 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
             raise UserError(
                 f"config.roi_foreground={self.roi_foreground}: of roi_batch={self.roi_batch} that is not one"
             )
-        at_least(self, 0, "eval_workers", "mask_convs")
+        at_least(self, 0, "eval_workers")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
         self._validate_geometry()
@@ -205,8 +193,6 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
             self.validate_span()
 
     def _validate_geometry(self) -> None:
-        if self.mask_size % 2:
-            raise UserError(f"config.mask_size={self.mask_size}: must be even")
         if self.max_level < self.min_level:
             raise UserError(f"config.max_level={self.max_level}: must be at least {self.min_level}")
         if len(self.padded_size) != 2 or self.padded_size[0] > self.padded_size[1]:
@@ -225,6 +211,23 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
                 f"config.padded_size={self.padded_size}: must be multiples of {cell}, a cell of level "
                 f"config.max_level={self.max_level}"
             )
+
+    @property
+    def uniform_initializer(self) -> str:
+        """How the pyramid and the box head's hidden layers start.
+
+        "fan_avg", as in TensorFlow and Google's code, or "fan_in", as in the reference and NVIDIA's code (REF
+        modeling/make_layers.py: kaiming_uniform).
+        """
+        return "fan_in" if self.geometry == "nvidia" else "fan_avg"
+
+    @property
+    def rpn_inside(self) -> bool:
+        """Whether the losses ignore anchors that cross the image's border.
+
+        They do in the reference and in NVIDIA's code (RPN.STRADDLE_THRESH = 0); Google's code uses all anchors.
+        """
+        return self.geometry == "nvidia"
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -249,10 +252,9 @@ _AT_LEAST_ONE = (
         "long_side",
         "max_instances",
         "gt_mask_size",
-        "mask_size",
         "backbone_width",
         "fpn_channels",
     ),
-    *("rpn_channels", "head_units", "mask_channels", "rpn_batch", "rpn_pre_nms", "rpn_post_nms"),
-    *("rpn_eval_pre_nms", "rpn_eval_post_nms", "roi_batch", "roi_samples", "detections"),
+    *("head_units", "mask_channels", "rpn_batch", "rpn_pre_nms", "rpn_post_nms"),
+    *("rpn_eval_pre_nms", "roi_batch", "roi_samples", "detections"),
 )

@@ -25,7 +25,7 @@ def region_proposals(layers: Layers, maps: dict[int, tf.Tensor]) -> tuple[list[t
       (logits [b, A_l], codes [b, A_l, 4]) of each level in `precision.variable`, with anchors in the order aspect, y,
       x. Replicas that share images all get the outputs for the whole image.
     """
-    hidden = layers.biased_conv(layers.config.rpn_channels, 3, "rpn", layers.normal(0.01), relu=True)
+    hidden = layers.biased_conv(layers.config.fpn_channels, 3, "rpn", layers.normal(0.01), relu=True)
     score = layers.biased_conv(ANCHORS, 1, "rpn_score", layers.normal(0.01))
     box = layers.biased_conv(4 * ANCHORS, 1, "rpn_box", layers.normal(0.01))
     full = layers.precision.full

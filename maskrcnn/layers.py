@@ -83,6 +83,6 @@ class Layers(ImageLayers):
         return functools.partial(gpu_forms.relu, self.replicas) if relu else None
 
     def uniform(self) -> tf_keras.initializers.Initializer:
-        """Creates the initializer for the pyramid and the box head's hidden layers (`config.uniform_initializer`)."""
-        mode = "fan_in" if self.config.uniform_initializer == "fan_in" else "fan_avg"
+        """Creates the initializer for the pyramid and the box head's hidden layers."""
+        mode = self.config.uniform_initializer
         return tf_keras.initializers.VarianceScaling(1.0, mode, "uniform", seed=next(self.seeds))

@@ -91,7 +91,7 @@ class MaskRCNN(tf_keras.Model):
         ]
         box_head, mask_head = heads.BoxHead(layers), heads.MaskHead(layers)
 
-        regions = replicas.model_input((config.rpn_eval_post_nms, 4), batch, precision.variable)
+        regions = replicas.model_input((config.rpn_post_nms, 4), batch, precision.variable)
         masked = replicas.model_input((config.detections, 4), batch, precision.variable)
         maps, logits, codes = first(images)
         outputs = [logits, codes, box_head(crops[0](maps, regions)), mask_head(crops[1](maps, masked))]

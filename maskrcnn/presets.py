@@ -128,8 +128,6 @@ _V100_8 = Config(
     precision="fp16",
     loss_scale=128.0,
     loss_divisors="sampled",
-    uniform_initializer="fan_in",
-    rpn_inside=True,
     geometry="nvidia",
     num_replicas=8,
     num_train_examples=117266,
@@ -229,14 +227,12 @@ _CPU_PRESETS = {
         num_classes=12,
         max_instances=8,
         fpn_channels=32,
-        rpn_channels=32,
         mask_channels=16,
         anchor_scale=4.0,
         rpn_batch=64,
         rpn_pre_nms=100,
         rpn_post_nms=50,
         rpn_eval_pre_nms=100,
-        rpn_eval_post_nms=50,
         roi_batch=32,
         detections=20,
         optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
@@ -261,14 +257,12 @@ _CPU_PRESETS = {
         num_classes=2,
         max_instances=101,
         fpn_channels=64,
-        rpn_channels=64,
         mask_channels=32,
         anchor_scale=2.5,  # Anchors of the lowest level are 10 pixels wide.
         rpn_batch=256,
         rpn_pre_nms=500,
         rpn_post_nms=300,
         rpn_eval_pre_nms=500,
-        rpn_eval_post_nms=300,
         roi_batch=128,
         detections=100,  # COCOeval counts at most 100.
         optimizer=replace(_SGD, base_learning_rate=0.02, clip_norm=5.0),
@@ -293,7 +287,7 @@ def _eval_bytes(config: Config) -> float:
 
     Eight float32 tensors [proposals, classes, 4] is a count, not a measurement.
     """
-    return _example_bytes(config) + 8 * 16 * config.rpn_eval_post_nms * config.num_classes
+    return _example_bytes(config) + 8 * 16 * config.rpn_post_nms * config.num_classes
 
 
 HERE = Rule(

@@ -62,7 +62,7 @@ class _Layers(ImageLayers):
     def batch_norm(self, x: tf.Tensor, number: int) -> tf.Tensor:
         """Applies batch norm without gamma and beta, under the name that checkpoints have."""
         name = f"span_batch_norm.{number}"
-        return self.sync_batch_norm(name, affine=False, **self.config.batch_norm_tiles)(x)
+        return self.sync_batch_norm(name, affine=False)(x)
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         """Applies 3x3 max pooling with stride 2."""

@@ -1,12 +1,12 @@
 """Defines the configuration of ResNet-50 and AlexNet-BN, and checks its fields. TensorFlow-free."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import RESIZES, at_least, fraction, interval, one_of, part, positive, within
+from common.config.ranges import RESIZES, at_least, fraction, interval, one_of, part, within
 from common.config.rules import LATER_OPTIMIZERS
 from common.config.schema import FrozenStages, RunConfig
 from common.errors import UserError
@@ -22,7 +22,6 @@ class Data:
     """Settings of image reading and augmentation; the defaults match G6 resnet/imagenet_input.py.
 
     Attributes:
-      train_pattern, eval_pattern: TFRecord shards inside the data folder.
       cache: what stays in memory after the first epoch: "none", "encoded" images (JPEG) or "decoded" ones (uint8).
       shuffle_buffer: examples in the shuffle buffer, per input shard.
       min_object_covered, area_range, aspect_range, max_attempts: arguments of
@@ -31,11 +30,8 @@ class Data:
       resize: interpolation, of common.config.ranges.RESIZES.
       flip: mirror half of the training images.
       private_threads: number of threads in the tf.data pool; 0 lets tf.data choose.
-      label_offset: first label in the files, subtracted from every label; ImageNet's labels start at 1.
     """
 
-    train_pattern: str = "train-*"
-    eval_pattern: str = "validation-*"
     cache: str = system_field("encoded")
     shuffle_buffer: int = 16384
     min_object_covered: float = 0.1
@@ -46,9 +42,13 @@ class Data:
     resize: str = "bicubic"
     flip: bool = True
     private_threads: int = system_field(0)
-    label_offset: int = 1
 
     # Constants of every preset.
+    # TFRecord shards inside the data folder.
+    train_pattern: ClassVar[str] = "train-*"
+    eval_pattern: ClassVar[str] = "validation-*"
+    # First label in the files, subtracted from every label.
+    label_offset: ClassVar[int] = 1
     # Runs with the same seed read examples in the same order.
     deterministic: ClassVar[bool] = True
 
@@ -64,10 +64,6 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       width: channels of the first convolution; every other width is a multiple of it.
       batch_norm_span: number of images that share batch-norm statistics; 0: one replica's micro-batch.
-      batch_norm_tile_rows, batch_norm_grid_columns: unless `batch_norm_grid_columns` is 0, replicas in one tile of the
-        grid share statistics, instead of consecutive replicas; see
-        `common.distributed.replicas.base.replica_groups`.
-      batch_norm_epsilon: added to the variance.
       norm: MODULE:FUNCTION that makes your own layers to replace batch norm (docs/extend.md); "": batch norm.
       zero_init_last_gamma: the last batch norm of each block starts with gamma 0.
       kernel_initializer: "truncated_fan_in" (variance 1/fan_in) or "he_normal" (2/fan_in), both truncated.
@@ -86,9 +82,6 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     num_classes: int = 1000
     width: int = 64
     batch_norm_span: int = 0
-    batch_norm_tile_rows: int = 1
-    batch_norm_grid_columns: int = 0
-    batch_norm_epsilon: float = 1e-5
     norm: str = later_field("")
     zero_init_last_gamma: bool = True
     kernel_initializer: str = "truncated_fan_in"
@@ -110,13 +103,9 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     quality: ClassVar[Measure] = Measure("top-1 accuracy", unit="%")
 
     @property
-    def batch_norm_tiles(self) -> dict[str, int]:
-        """The arguments of `SyncBatchNorm` that say which replicas share statistics."""
-        return {"tile_rows": self.batch_norm_tile_rows, "grid_columns": self.batch_norm_grid_columns}
-
-    def single_replica_changes(self) -> dict[str, Any]:
-        """Extends RunConfig.single_replica_changes: a single replica has no grid."""
-        return super().single_replica_changes() | {"batch_norm_tile_rows": 1, "batch_norm_grid_columns": 0}
+    def batch_norm_epsilon(self) -> float:
+        """Added to the variance (docs/sources.md, mlperf 1.1 and 2)."""
+        return 1e-4 if self.model == "alexnet_bn" else 1e-5
 
     def own_functions(self) -> dict[str, str]:
         """Extends RunConfig.own_functions with the norm."""
@@ -137,11 +126,10 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         one_of(self, "optimizer.name", ("sgd", "lars", *LATER_OPTIMIZERS, *own))
         at_least(self, 1, "image_size", "num_classes", "width")
         at_least(self, 1, "data.shuffle_buffer", "data.max_attempts")
-        at_least(self, 0, "data.private_threads", "data.label_offset")
+        at_least(self, 0, "data.private_threads")
         fraction(self, "label_smoothing")
         within(self, 0, 1, "data.min_object_covered", "data.area_range")
         part(self, "data.crop_fraction")
-        positive(self, "batch_norm_epsilon")
         interval(self, "data.area_range", "data.aspect_range")
         if self.space_to_depth and self.image_size % 2:
             raise UserError(
@@ -149,7 +137,7 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
             )
         if self.partitions > 1 and self.model != "resnet50":
             raise UserError(f"config.partitions={self.partitions}: {self.model} cannot partition its images")
-        self.validate_span(self.batch_norm_tile_rows, self.batch_norm_grid_columns)
+        self.validate_span()
         if self.model == "alexnet_bn":
             self._validate_alexnet()
 

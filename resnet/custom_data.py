@@ -77,9 +77,6 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         "num_classes": len(labels),
         "num_train_examples": len(train),
         "num_eval_examples": len(held),
-        "data.label_offset": 1,
-        "data.train_pattern": "train-*",
-        "data.eval_pattern": "validation-*",
     }
     shown = [[label[item.synset] for item in part] for part in (train, held)]
     description = folder_conversion.finish(

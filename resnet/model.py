@@ -69,8 +69,7 @@ class _Layers(ImageLayers):
         config = self.config
         gamma = "zeros" if last and config.zero_init_last_gamma else "ones"
         if not config.norm:
-            tiles = config.batch_norm_tiles
-            return self.sync_batch_norm(name, gamma_initializer=gamma, relu=relu, **tiles)(x)
+            return self.sync_batch_norm(name, gamma_initializer=gamma, relu=relu)(x)
         settings = {"name": name, "gamma_initializer": gamma, "dtype": self.precision.layer}
         x = plugins.call("norm", config.norm, config, **settings)(x)
         return self.relu(x) if relu else x

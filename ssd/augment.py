@@ -31,7 +31,7 @@ def train(
     Returns:
       (uint8 [size, size, 3], boxes [m, 4], classes [m]), without objects whose center is outside the crop.
     """
-    window = crop_window(boxes, key, data) if data.crop else tf.constant([0.0, 0.0, 1.0, 1.0])
+    window = crop_window(boxes, key, data)
     if data.resize == "legacy_bilinear":  # G6 ssd/dataloader.py, ssd_crop: no window is rounded to pixels.
         boxes, classes = within(boxes, classes, window)
         whole = tf.cast(image, tf.float32)[None]
@@ -114,7 +114,7 @@ def _inside(points: tf.Tensor, windows: tf.Tensor) -> tf.Tensor:
 def colors(pixels: tf.Tensor, key: tf.Tensor, data: Data) -> tf.Tensor:
     """Changes brightness, contrast, saturation and hue of float32 [H, W, 3], values 0..255, in this order."""
     draw = tf.random.stateless_uniform([4], key + _COLOR, -1.0, 1.0, alg="philox")
-    limits = tf.constant([data.brightness, data.contrast, data.saturation, data.hue])
+    limits = tf.constant([data.brightness, data.contrast, data.contrast, data.hue])
     change = draw * limits
     # G6 ssd/dataloader.py, color_jitter: a summand, then each channel's own mean.
     if data.colours == "tensorflow":

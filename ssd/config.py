@@ -1,7 +1,7 @@
 """Defines the configuration of SSD and checks its fields. TensorFlow-free."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, rule_field, system_field
@@ -14,45 +14,72 @@ CACHES = ("none", "encoded")
 BIAS_INITIALIZERS = ("zeros", "fan_in", "prior")
 
 
+class Levels(NamedTuple):
+    """The feature maps and their anchors.
+
+    Attributes:
+      strided: number of extra feature maps, after the backbone's, that halve the side (3x3, stride 2).
+      unpadded: number of further extra feature maps, each a pixel smaller on every side (3x3, unpadded).
+      scales: anchor size of each level, plus one more size, in pixels of a 300 pixel image.
+      steps: anchor spacing of each level, in pixels of a 300 pixel image.
+      per_cell: number of anchors per cell of each level, 4 or 6.
+    """
+
+    strided: int
+    unpadded: int
+    scales: tuple[float, ...]
+    steps: tuple[float, ...]
+    per_cell: tuple[int, ...]
+
+
+LEVELS = {
+    # Sides of 38, 19, 10, 5, 3, 1 from 300 pixels (docs/sources.md, mlperf 2, SSD).
+    "published": Levels(
+        *(3, 2, (21.0, 45.0, 99.0, 153.0, 207.0, 261.0, 315.0)),
+        *((8.0, 16.0, 32.0, 64.0, 100.0, 300.0), (4, 6, 6, 6, 4, 4)),
+    ),
+    # For cpu-tiny's large figures, and for many small objects.
+    "tiny": Levels(2, 1, (50.0, 90.0, 150.0, 210.0, 270.0), (25.0, 50.0, 100.0, 300.0), (4, 6, 6, 4)),
+    "small_objects": Levels(2, 1, (12.0, 24.0, 48.0, 96.0, 150.0), (6.25, 12.5, 25.0, 50.0), (4, 6, 6, 4)),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Data:
     """Settings of image reading and augmentation, with published defaults (docs/sources.md, mlperf 2, SSD).
 
     Attributes:
-      train_pattern, eval_pattern: TFRecord shards inside the data folder, in tf-models' layout.
-      annotations: COCO file of the evaluated images, inside the data folder; its categories are the classes.
       cache: what stays in memory after the first epoch: "none" or "encoded" examples (JPEG and boxes).
       shuffle_buffer: examples in the shuffle buffer, per input shard.
       max_boxes: training uses at most the first max_boxes objects of an image.
-      crop: the random crop of SSD; False leaves whole images.
       crop_attempts: proposals for each drawn minimum overlap; the log calls it max_samples.
       crop_sides: range of a crop's sides, as fractions of the image's sides.
       crop_overlaps: all boxes overlap the crop by more (IoU) than a minimum; each pass draws one of these minima or "no
         crop at all". -1 requires no overlap, as in NVIDIA's code.
       flip: mirror half of the training images.
-      contrast, saturation: factors are drawn from 1 +- these.
+      contrast: factors of contrast and saturation are drawn from 1 +- this.
       resize: interpolation, of common.config.ranges.RESIZES; "legacy_bilinear" cuts crops as TensorFlow's
         crop_and_resize.
       colours: how colors change: "torch", about gray values, or "tensorflow", its own operations (G6, G7).
     """
 
-    train_pattern: str = "train-*"
-    eval_pattern: str = "val-*"
-    annotations: str = "instances_val2017.json"
     cache: str = system_field("encoded")
     shuffle_buffer: int = 4096
     max_boxes: int = 100
-    crop: bool = True
     crop_attempts: int = 50
     crop_sides: tuple[float, ...] = (0.3, 1.0)
     crop_overlaps: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
     flip: bool = True
     contrast: float = 0.5
-    saturation: float = 0.5
     resize: str = later_field("bilinear")
     colours: str = later_field("torch")
 
     # Constants of every preset.
+    # TFRecord shards inside the data folder, in tf-models' layout.
+    train_pattern: ClassVar[str] = "train-*"
+    eval_pattern: ClassVar[str] = "val-*"
+    # COCO file of the evaluated images, inside the data folder; its categories are the classes.
+    annotations: ClassVar[str] = "instances_val2017.json"
     # Number of threads in the tf.data pool; 0 lets tf.data choose.
     private_threads: ClassVar[int] = 0
     # Runs with the same seed read examples in the same order.
@@ -72,12 +99,7 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
       image_size: side of the square input, in pixels.
       num_classes: outputs per anchor; 0 is the background.
       width: channels of the first convolution; every other width is a multiple of it.
-      strided_extras: number of extra feature maps, after the backbone's, that halve the side (3x3, stride 2).
-      valid_extras: number of further extra feature maps, each a pixel smaller on every side (3x3, unpadded). 3 strided
-        and 2 valid ones make the published sizes 38, 19, 10, 5, 3, 1 from 300 pixels.
-      anchor_scales: anchor size of each level, plus one more size, in pixels of a 300 pixel image.
-      anchor_steps: anchor spacing of each level, in pixels of a 300 pixel image.
-      anchors_per_cell: 4 or 6 for each level.
+      levels: feature maps and anchors, of LEVELS.
       score_threshold: a detection must score more than this.
       candidates: number of best detections per class that enter suppression.
       detections: maximum number of detections per image.
@@ -99,11 +121,6 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     image_size: int = 300
     num_classes: int = 81
     width: int = 64
-    strided_extras: int = 3
-    valid_extras: int = 2
-    anchor_scales: tuple[float, ...] = (21.0, 45.0, 99.0, 153.0, 207.0, 261.0, 315.0)
-    anchor_steps: tuple[float, ...] = (8.0, 16.0, 32.0, 64.0, 100.0, 300.0)
-    anchors_per_cell: tuple[int, ...] = (4, 6, 6, 6, 4, 4)
     score_threshold: float = 0.05
     candidates: int = 200
     detections: int = 200
@@ -113,6 +130,7 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     epoch_images: int = 0
     logged_rate_batch: int = rule_field(0)
     bias_initializer: str = later_field("zeros")
+    levels: str = later_field("published")
     data: Data = Data()
 
     # Constants of every preset.
@@ -149,11 +167,11 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         one_of(self, "bias_initializer", BIAS_INITIALIZERS)
         at_least(self, 1, "image_size", "width", "candidates", "detections")
         at_least(self, 1, "data.max_boxes", "data.crop_attempts", "data.shuffle_buffer")
-        at_least(self, 0, "epoch_images", "logged_rate_batch", "strided_extras", "valid_extras")
-        within(self, 0, 1, "data.contrast", "data.saturation", "data.crop_sides")
+        at_least(self, 0, "epoch_images", "logged_rate_batch")
+        within(self, 0, 1, "data.contrast", "data.crop_sides")
         within(self, 0, 1, "score_threshold")
         within(self, -1, 1, "data.crop_overlaps")
-        within(self, 0.1, 1e4, "anchor_scales", "anchor_steps")  # Others have infinite codes or areas.
+        one_of(self, "levels", tuple(LEVELS))
         interval(self, "data.crop_sides")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
@@ -161,28 +179,21 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
             raise UserError(
                 f"config.space_to_depth=True needs an even config.image_size, not {self.image_size}"
             )
-        self._validate_levels()
-        self.validate_span()
-
-    def _validate_levels(self) -> None:
-        levels = 1 + self.strided_extras + self.valid_extras
-        for name, extra in (("anchor_scales", 1), ("anchor_steps", 0), ("anchors_per_cell", 0)):
-            if len(getattr(self, name)) != levels + extra:
-                raise UserError(
-                    f"config.{name} has {len(getattr(self, name))} values; {levels} feature maps "
-                    f"(strided_extras, valid_extras) need {levels + extra}"
-                )
-        if any(n not in (4, 6) for n in self.anchors_per_cell):
-            raise UserError(f"config.anchors_per_cell={self.anchors_per_cell}: 4 or 6 each")
         if self.feature_sizes[-1] < 1:
             raise UserError(
-                f"config.image_size={self.image_size}: feature maps of {self.feature_sizes}; lower "
-                "config.strided_extras or config.valid_extras, or take larger images"
+                f"config.image_size={self.image_size}: feature maps of {self.feature_sizes}; take larger images, or "
+                "fewer config.levels"
             )
+        self.validate_span()
 
     @property
     def examples_per_epoch(self) -> int:
         return self.epoch_images or self.num_train_examples
+
+    @property
+    def anchors(self) -> Levels:
+        """Returns the feature maps and anchors that `levels` names."""
+        return LEVELS[self.levels]
 
     @property
     def feature_sizes(self) -> tuple[int, ...]:
@@ -191,8 +202,8 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         for _ in range(3):  # Stem, pooling and second stage each halve the side, rounding up.
             size = -(-size // 2)
         sizes = [size]
-        for _ in range(self.strided_extras):
+        for _ in range(self.anchors.strided):
             sizes.append(-(-sizes[-1] // 2))
-        for _ in range(self.valid_extras):
+        for _ in range(self.anchors.unpadded):
             sizes.append(sizes[-1] - 2)
         return tuple(sizes)

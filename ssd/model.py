@@ -52,7 +52,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
         x = net.relu(net.extra(x, squeeze, 1, name=f"extra{level}.conv1"))
         x = net.relu(net.extra(x, filters, 3, stride, pad, name=f"extra{level}.conv2"))
         maps.append(x)
-    levels = list(enumerate(zip(maps, config.anchors_per_cell)))
+    levels = list(enumerate(zip(maps, config.anchors.per_cell)))
     codes = [net.head(x, number, 4, f"codes{level}") for level, (x, number) in levels]
     bias = prior_bias(config.num_classes) if config.bias_initializer == "prior" else None
     logits = [
@@ -66,9 +66,9 @@ def anchors(config: Config) -> np.ndarray:
     """Computes the anchors (cy, cx, h, w) as fractions of the image, float64 [A, 4]; A is 8,732 at 300 pixels."""
     return anchor_boxes.ssd(
         config.feature_sizes,
-        [scale / 300 for scale in config.anchor_scales],
-        [300 / step for step in config.anchor_steps],
-        config.anchors_per_cell,
+        [scale / 300 for scale in config.anchors.scales],
+        [300 / step for step in config.anchors.steps],
+        config.anchors.per_cell,
     )
 
 
@@ -109,8 +109,8 @@ def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: 
 def extras(config: Config) -> list[tuple[int, int, int, int]]:
     """Lists (1x1 channels, 3x3 channels, 3x3 stride, 3x3 padding) for each extra feature map."""
     w = config.width
-    strided = [(4 * w, 8 * w, 2, 1), (4 * w, 8 * w, 2, 1)] + [(2 * w, 4 * w, 2, 1)] * config.strided_extras
-    return strided[: config.strided_extras] + [(2 * w, 4 * w, 1, 0)] * config.valid_extras
+    strided = [(4 * w, 8 * w, 2, 1), (4 * w, 8 * w, 2, 1)] + [(2 * w, 4 * w, 2, 1)] * config.anchors.strided
+    return strided[: config.anchors.strided] + [(2 * w, 4 * w, 1, 0)] * config.anchors.unpadded
 
 
 @dataclasses.dataclass(frozen=True)

@@ -216,9 +216,6 @@ _CPU = Config(
     precision="fp32",
     global_batch_size=8,
     width=16,
-    strided_extras=2,
-    valid_extras=1,
-    anchors_per_cell=(4, 6, 6, 4),
     optimizer=replace(_SGD, base_learning_rate=0.03),
 )
 
@@ -235,12 +232,11 @@ _CPU_PRESETS = {
         eval_epochs=(4.0,),
         image_size=96,
         num_classes=5,
-        anchor_scales=(50.0, 90.0, 150.0, 210.0, 270.0),
-        anchor_steps=(25.0, 50.0, 100.0, 300.0),
+        levels="tiny",
         candidates=50,
         detections=50,
         schedule=Cosine(warmup_epochs=1.0, end_learning_rate=0.0),
-        data=Data(shuffle_buffer=2000, max_boxes=8, crop_sides=(0.7, 1.0), saturation=0.2, contrast=0.2),
+        data=Data(shuffle_buffer=2000, max_boxes=8, crop_sides=(0.7, 1.0), contrast=0.2),
     ),
     # Nuclei in microscope images, 7 to 22 of 256 pixels wide (../maskrcnn/README.md). The target, 0.9, is out of reach,
     # so the run trains all of the schedule.
@@ -255,8 +251,7 @@ _CPU_PRESETS = {
         quality_target=0.9,
         image_size=384,
         num_classes=2,
-        anchor_scales=(12.0, 24.0, 48.0, 96.0, 150.0),
-        anchor_steps=(6.25, 12.5, 25.0, 50.0),
+        levels="small_objects",
         candidates=200,
         detections=100,  # COCOeval counts at most 100.
         schedule=Cosine(warmup_epochs=2.0, end_learning_rate=0.0),
@@ -272,7 +267,7 @@ PRESETS: dict[str, Config] = named(
 
 def _anchor_classes(config: Config) -> int:
     """Returns the number of an image's scores: anchors times classes."""
-    cells = zip(config.anchors_per_cell, config.feature_sizes, strict=True)
+    cells = zip(config.anchors.per_cell, config.feature_sizes, strict=True)
     return config.num_classes * sum(number * size * size for number, size in cells)
 
 
@@ -297,7 +292,7 @@ def _eval_bytes(config: Config) -> float:
 
 def _weight_bytes(config: Config) -> float:
     """Returns the bytes of the heads' weights, gradients and momenta: 3 x 3 kernels for each class."""
-    channels = sum(n * c for n, c in zip(config.anchors_per_cell, (4, 8, 8, 4, 4, 4))) * config.width
+    channels = sum(n * c for n, c in zip(config.anchors.per_cell, (4, 8, 8, 4, 4, 4))) * config.width
     return 3 * 4 * 9 * channels * config.num_classes
 
 

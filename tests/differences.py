@@ -36,7 +36,7 @@ SETTINGS = {
         *("decode", "geometry", "score_threshold", "suppression_overlap", "candidates", "detections"),
     ),
 }
-_ELSEWHERE = ("cache", "shuffle_buffer", "private_threads", "label_offset")  # What leaves the pixels alone.
+_ELSEWHERE = ("cache", "shuffle_buffer", "private_threads")  # What leaves the pixels alone.
 # (benchmark, part, framework) -> why no test measures it.
 UNMEASURED = {
     ("gnmt", "input", "TensorFlow"): "lengths and buckets only; no pixels",

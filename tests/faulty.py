@@ -88,8 +88,8 @@ def _ssd_anchor_shift(patch: Patch) -> None:
     whole, anchors = task.Task.detect, task.anchors_of
 
     def shifted(config: Any) -> np.ndarray:
-        counts = [n * s * s for n, s in zip(config.anchors_per_cell, config.feature_sizes)]
-        cells = np.repeat([step / 300 for step in config.anchor_steps], counts)
+        counts = [n * s * s for n, s in zip(config.anchors.per_cell, config.feature_sizes)]
+        cells = np.repeat([step / 300 for step in config.anchors.steps], counts)
         found = anchors(config)
         found[:, :2] += cells[:, None]
         return found

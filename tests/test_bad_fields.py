@@ -32,7 +32,7 @@ BAD = {
         num_classes=1 config.num_classes=1: the background and one class at least
         image_size=301 config.space_to_depth=True needs an even config.image_size, not 301
         image_size=150 config.image_size=150: feature maps of
-        valid_extras=1 config.anchor_scales has 7 values; 5 feature maps
+        levels=9 config.levels='9': unknown; known: published, tiny, small_objects
         batch_norm_span=24 config.batch_norm_span=24 does not group 512 replicas of 4 images
         data.max_boxes=0 config.data.max_boxes=0: must be at least 1
     """,

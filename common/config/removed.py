@@ -1,8 +1,8 @@
 """Names the fields of earlier versions, so that a flag or a file with one ends in a clear line. TensorFlow-free.
 
 removed_fields.json holds {benchmark: {field: value}}; "" stands for every benchmark. The program now computes as it did
-with this value, which every preset of the benchmark had. A value {"follows": FIELD, VALUE: value} is that of the
-configuration's FIELD.
+with this value, which every preset of the benchmark had. A value {"follows": FIELD, "default": DEFAULT, VALUE: value}
+depends on the configuration's FIELD; {"either": values} stands for any of them.
 """
 
 import contextlib
@@ -27,11 +27,26 @@ def table() -> dict[str, dict[str, Any]]:
 
 def former_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns {field: value} of the fields that a benchmark had, for a configuration as `to_dict` returns it."""
+    return {path: accepted[0] for path, accepted in _accepted(values).items()}
+
+
+def _accepted(values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Returns {field: values that mean what the program computes}."""
     fields = {**table()[""], **table().get(str(values.get("benchmark", "")), {})}
-    return {
-        path: value.get(str(values.get(value["follows"]))) if isinstance(value, Mapping) else value
-        for path, value in fields.items()
-    }
+    found = {}
+    for path, value in fields.items():
+        if isinstance(value, Mapping) and "follows" in value:
+            value = value.get(str(_at(values, value["follows"], value["default"])))
+        found[path] = value["either"] if isinstance(value, Mapping) else [value]
+    return found
+
+
+def _at(values: Mapping[str, Any], path: str, default: Any) -> Any:
+    """Returns the value at `path` ("data.contrast"); a group may be a mapping or a dataclass."""
+    at: Any = values
+    for name in path.split("."):
+        at = (at if isinstance(at, Mapping) else getattr(at, "__dict__", {})).get(name)
+    return default if at is None else at
 
 
 def is_constant(values: Mapping[str, Any], path: str, value: str) -> bool:
@@ -45,17 +60,16 @@ def is_constant(values: Mapping[str, Any], path: str, value: str) -> bool:
         raise UserError(
             f"--config.{path}={value}: earlier versions had this rule; take adamw, lamb or a rule of your own"
         )
-    if path not in (fields := former_fields(values)):
+    if path not in (fields := _accepted(values)):
         return False
-    always = fields[path]
-    if not _means(value, always):
+    if not any(_means(value, one) for one in fields[path]):
         fix = {
             "first_block_epochs": f"give --config.eval_epochs={value}",
             "first_block_steps": "give --config.eval_epochs=EPOCH",
         }.get(path, "leave it out")
+        now = json.dumps(fields[path][0])
         raise UserError(
-            f"--config.{path}={value}: earlier versions had this field; it is always {json.dumps(always)} now, so "
-            f"{fix}"
+            f"--config.{path}={value}: earlier versions had this field; it is always {now} now, so {fix}"
         )
     return True
 
@@ -78,13 +92,28 @@ def without(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError: such a field has another value than the one that the program now computes with.
     """
-    fields = former_fields(values)
+    values = _with_followed(values)
+    fields = _accepted(values)
     optimizer = values.get("optimizer")
     if isinstance(optimizer, Mapping) and (name := optimizer.get("name")) in _RULES:
         raise UserError(
             f"config.optimizer.name={name}: earlier versions had this rule; use the version that wrote this file"
         )
     return _without(_with_eval_epochs(values), fields, "")
+
+
+def _with_followed(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a saved configuration with the fields, "levels" for one, that say what several fields of it said."""
+    tables: dict[str, dict[str, Any]] = {}
+    for path, value in table().get(str(values.get("benchmark", "")), {}).items():
+        if isinstance(value, Mapping) and _at(values, value.get("follows", "benchmark"), None) is None:
+            tables.setdefault(value["follows"], {})[path] = value
+    for field, fields in tables.items():
+        for name in next(iter(fields.values())).keys() - {"follows", "default"}:
+            if all(_at(values, path, value[name]) == value[name] for path, value in fields.items()):
+                values = {**values, field: name}
+                break
+    return values
 
 
 def _with_eval_epochs(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,10 +136,10 @@ def _without(values: Mapping[str, Any], fields: Mapping[str, Any], prefix: str) 
         path = prefix + name
         if path in fields:
             value = list(value) if isinstance(value, tuple) else value
-            if value != fields[path]:
+            if value not in fields[path]:
                 raise UserError(
                     f"config.{path}={json.dumps(value)}: earlier versions had this field; it is always "
-                    f"{json.dumps(fields[path])} now, so use the version that wrote this file"
+                    f"{json.dumps(fields[path][0])} now, so use the version that wrote this file"
                 )
         else:
             rest = _without(value, fields, f"{path}.") if isinstance(value, Mapping) else value

@@ -70,9 +70,6 @@ def convert(
     shared = {
         "num_classes": len(names) + 1,
         "num_eval_examples": split[1],
-        "data.train_pattern": "train-*.tfrecord",
-        "data.eval_pattern": "val-*.tfrecord",
-        "data.annotations": ANNOTATIONS,
     }
     description = folder_conversion.finish(
         out,

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tf_keras
 
 from common.config.batch_norm_span import span_groups
-from common.distributed.replicas.base import Groups, Replicas, replica_groups
+from common.distributed.replicas.base import Groups, Replicas, contiguous_groups
 from common.distributed.spatial.partition import Spatial
 from common.errors import UserError
 from common.layers import batch_norm_compiled
@@ -61,8 +61,6 @@ class SyncBatchNorm(tf_keras.layers.Layer):
         name: str | None = None,
         trainable: bool = True,
         spatial: Spatial | None = None,
-        tile_rows: int = 1,
-        grid_columns: int = 0,
         relu: bool = False,
     ):
         """Keeps the settings.
@@ -80,8 +78,6 @@ class SyncBatchNorm(tf_keras.layers.Layer):
           name: name of the layer.
           trainable: false freezes gamma and beta and keeps the evaluation form.
           spatial: how the network's images are partitioned; None means not at all.
-          tile_rows, grid_columns: which replicas are joined, see `common.distributed.replicas.base.replica_groups`;
-            with partitioned images, the grid's cells are the groups that share images.
           relu: apply a ReLU to the result; under XLA this saves a pass over the gradient.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False, trainable=trainable)
@@ -89,7 +85,6 @@ class SyncBatchNorm(tf_keras.layers.Layer):
         self.momentum, self.epsilon, self.affine = momentum, epsilon, affine
         self.gamma_initializer = gamma_initializer
         self.spatial = spatial or Spatial(replicas)
-        self.tile_rows, self.grid_columns = tile_rows, grid_columns
         self.relu, self.in_convolution = relu, False
 
     def build(self, input_shape: tf.TensorShape) -> None:
@@ -167,10 +162,10 @@ class SyncBatchNorm(tf_keras.layers.Layer):
             fix = "build the model with one"
             raise UserError(f"config.batch_norm_span={self.span}: needs a fixed batch size; {fix}")
         total = self.replicas.num_replicas // partitions
-        virtual, size = span_groups(self.span, batch, total, self.tile_rows, self.grid_columns)
+        virtual, size = span_groups(self.span, batch, total)
         if size == 1:
             return virtual, sharing
-        joined = replica_groups(total, size, self.tile_rows, self.grid_columns)
+        joined = contiguous_groups(total, size)
         return 1, [[place * partitions + i for place in group for i in range(partitions)] for group in joined]
 
     def _scale_offset(self, channels: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -1,7 +1,7 @@
 """Builds small configurations and batches of noise for the tests of Mask R-CNN."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -9,12 +9,19 @@ import tensorflow as tf
 from common.config.optimizer import Sgd
 from maskrcnn.config import Config
 
-SMALL = Config(
+
+@dataclasses.dataclass(frozen=True)
+class Small(Config):
+    mask_size: ClassVar[int] = 8
+    mask_convs: ClassVar[int] = 2
+
+
+SMALL = Small(
     replicas="single", precision="fp64", global_batch_size=2, eval_batch_size=2, num_train_examples=8,
     num_eval_examples=2, short_side=64, long_side=128, padded_size=(64, 128), max_instances=5, num_classes=4,
-    gt_mask_size=14, mask_size=8, backbone_width=2, fpn_channels=4, rpn_channels=4, head_units=6,
-    mask_channels=3, mask_convs=2, rpn_batch=32, rpn_pre_nms=40, rpn_post_nms=30, rpn_eval_pre_nms=30,
-    rpn_eval_post_nms=20, roi_batch=8, detections=12, batch_norm="span", freeze=False,
+    gt_mask_size=14, backbone_width=2, fpn_channels=4, head_units=6, mask_channels=3,
+    rpn_batch=32, rpn_pre_nms=40, rpn_post_nms=30, rpn_eval_pre_nms=30,
+    roi_batch=8, detections=12, batch_norm="span", freeze=False,
     optimizer=Sgd(momentum=0.9, scaled_momentum=True),
 )  # fmt: skip
 

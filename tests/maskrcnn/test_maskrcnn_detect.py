@@ -18,7 +18,7 @@ def detections(net, batch):
     config = net.config
     features = net.features(batch["image"], training=False)
     anchors = model.anchors(config, *batch["image"].shape[1:3])
-    limits = config.rpn_eval_pre_nms, config.rpn_eval_post_nms, config.rpn_nms_iou
+    limits = config.rpn_eval_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
     regions = rpn.propose(features.logits, features.codes, anchors, batch["image_info"], *limits)
     said = net.heads(features.maps, regions.boxes)
     actual = []

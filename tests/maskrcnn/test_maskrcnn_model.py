@@ -82,7 +82,7 @@ def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
     p6 = layers.MaxPool2D(1, 2, **kinds)(maps[-1])
 
     pad = layers.ZeroPadding2D(1, **kinds)
-    hidden = layers.Conv2D(config.rpn_channels, 3, activation="relu", name="rpn", **kinds)
+    hidden = layers.Conv2D(config.fpn_channels, 3, activation="relu", name="rpn", **kinds)
     score, box = layers.Conv2D(3, 1, name="rpn_score", **kinds), layers.Conv2D(12, 1, name="rpn_box", **kinds)
     seen = [hidden(pad(x)) for x in [*maps, p6]]
 
@@ -370,10 +370,10 @@ def test_a_published_backbone_is_read_frozen_or_not(tmp_path):
         backbone.load(net, tmp_path / "wide.npz", Single())
 
 
-@pytest.mark.parametrize("kind", ["fan_avg", "fan_in"])
-def test_the_pyramid_and_the_box_head_start_as_in_google_s_code_or_as_in_the_reference(kind):
+@pytest.mark.parametrize(("geometry", "kind"), [("google", "fan_avg"), ("nvidia", "fan_in")])
+def test_the_pyramid_and_the_box_head_start_as_in_google_s_code_or_as_in_the_reference(geometry, kind):
     """PyTorch's kaiming_uniform with a = 1 is uniform in +-sqrt(3 / fan-in); TensorFlow's default takes both fans."""
-    net = model.build(small.config(uniform_initializer=kind, head_units=48), Single(), precision("fp64"))
+    net = model.build(small.config(geometry=geometry, head_units=48), Single(), precision("fp64"))
     seen = 0
     for variable in net.trainable_variables:
         shape = variable.shape

@@ -20,7 +20,7 @@ from maskrcnn.presets import PRESETS
 from tests import differences
 from tests.maskrcnn import small
 
-NVIDIA = small.config(geometry="nvidia", rpn_inside=True, rpn_batch=10**6)
+NVIDIA = small.config(geometry="nvidia", rpn_batch=10**6)
 GOOGLE = small.config(geometry="google")
 
 

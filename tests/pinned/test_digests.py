@@ -15,8 +15,14 @@ from common.config.digest import _digested, digest
 
 PATH = pathlib.Path(__file__).with_name("digests.json")
 CHANGES = pathlib.Path(__file__).with_name("digest_changes.json")
-# Removed fields that were `later_field`s, which a digest left out at their default.
-LATER = {"steps_per_execution", "frozen_stages", "loss_scale_growth_steps", "communication.segments"}
+# Removed fields that were `later_field`s, which a digest left out at these defaults.
+LATER = {
+    "steps_per_execution": 1,
+    "frozen_stages": 0,
+    "loss_scale_growth_steps": 0,
+    "communication.segments": 0,
+}
+LATER |= {"uniform_initializer": "fan_avg", "rpn_inside": False}
 
 
 def _digests() -> dict[str, str]:
@@ -37,7 +43,7 @@ def digest_with_removed_fields(name: str) -> str:
     benchmark, _, system = name.partition("/")
     values = _digested(benchmarks.module(benchmark, "presets").PRESETS[system])
     for path, value in removed.former_fields(values).items():
-        if path in LATER or path.startswith("optimizer."):
+        if path.startswith("optimizer.") or LATER.get(path, ...) == value:
             continue
         *groups, field = path.split(".")
         group = values

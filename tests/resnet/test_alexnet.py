@@ -17,9 +17,7 @@ from common.train.multiply_adds import forward_macs
 from resnet import alexnet
 from resnet.config import Config
 
-FULL = Config(
-    model="alexnet_bn", image_size=227, batch_norm_epsilon=1e-4, global_batch_size=2, replicas="single"
-)
+FULL = Config(model="alexnet_bn", image_size=227, global_batch_size=2, replicas="single")
 TINY = dataclasses.replace(FULL, image_size=67, width=8, num_classes=10, global_batch_size=4)
 
 

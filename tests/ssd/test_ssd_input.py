@@ -15,12 +15,13 @@ from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from ssd import augment, tiny
 from ssd import input as pipeline
-from ssd.config import Config, Data
+from ssd.config import LEVELS, Config, Data
 from ssd.presets import PRESETS
 from tests.benchmarks import one_batch_a_step
 
 SET = dataclasses.replace(tiny.TINY, train_images=24, eval_images=9, train_files=3, eval_files=2, crowds=0.5)
-CONFIG = dataclasses.replace(PRESETS["cpu-tiny"], image_size=64, anchor_steps=(37.5, 75.0, 150.0, 300.0))
+LEVELS["halves"] = LEVELS["tiny"]._replace(steps=(37.5, 75.0, 150.0, 300.0))
+CONFIG = dataclasses.replace(PRESETS["cpu-tiny"], image_size=64, levels="halves")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,8 @@ def test_the_plain_image_is_only_resized(monkeypatch):
     monkeypatch.setattr(Data, "brightness", 0.0)
     monkeypatch.setattr(Data, "hue", 0.0)
     image = tf.constant(np.random.default_rng(0).integers(0, 256, [40, 30, 3], np.uint8))
-    plain = Data(crop=False, flip=False, contrast=0.0, saturation=0.0)
+    monkeypatch.setattr(augment, "crop_window", lambda *_: tf.constant([0.0, 0.0, 1.0, 1.0]))
+    plain = Data(flip=False, contrast=0.0)
     boxes, classes = tf.constant([[0.1, 0.2, 0.5, 0.6]]), tf.constant([3])
     actual, same_boxes, same_classes = augment.train(
         image, boxes, classes, tf.constant([0, 1], tf.int64), 24, plain

@@ -13,14 +13,16 @@ from common.layers.precision import precision
 from common.train.describe import parameters
 from common.train.multiply_adds import forward_macs
 from ssd import model
-from ssd.config import Config
+from ssd.config import LEVELS, Config, Levels
 from ssd.presets import PRESETS
 
 layers = tf_keras.layers
+LEVELS["strided"] = Levels(
+    3, 0, (21.0, 45.0, 99.0, 153.0, 207.0), (30.0, 60.0, 100.0, 150.0), LEVELS["tiny"].per_cell
+)
 SMALL = dataclasses.replace(
-    PRESETS["cpu-tiny"], width=4, global_batch_size=2, image_size=75, strided_extras=3, valid_extras=0,
-    anchor_scales=(21.0, 45.0, 99.0, 153.0, 207.0), anchor_steps=(30.0, 60.0, 100.0, 150.0),
-)  # fmt: skip
+    PRESETS["cpu-tiny"], width=4, global_batch_size=2, image_size=75, levels="strided"
+)
 
 
 def stock(config: Config) -> tf_keras.Model:
@@ -50,13 +52,13 @@ def stock(config: Config) -> tf_keras.Model:
         x = block(x, filters, 2 if i == 3 else 1, i in (3, 7))
     maps = [x]
     steps = [(4, 8, 2, 1), (4, 8, 2, 1), (2, 4, 2, 1), (2, 4, 1, 0), (2, 4, 1, 0)]
-    for squeeze, out, stride, pad in steps[: config.strided_extras + config.valid_extras]:
+    for squeeze, out, stride, pad in steps[: config.anchors.strided + config.anchors.unpadded]:
         x = relu(conv(relu(conv(x, squeeze * w, 1, bias=True)), out * w, 3, stride, pad, True))
         maps.append(x)
 
     def heads(values):
         actual = []
-        for x, number in zip(maps, config.anchors_per_cell):
+        for x, number in zip(maps, config.anchors.per_cell):
             y = conv(x, number * values, 3, 1, 1, True)
             y = layers.Reshape([-1, number, values], dtype="float64")(y)
             actual.append(
@@ -178,9 +180,8 @@ def test_biases_start_as_in_google_s_code_or_as_in_the_reference(kind):
     config = dataclasses.replace(PRESETS["cpu-tiny"], bias_initializer=kind)
     network = model.build(config, Single(), precision("fp32"))
     convolutions = [layer for layer in network.layers if getattr(layer, "bias", None) is not None]
-    assert len(convolutions) == 2 * (config.strided_extras + config.valid_extras) + 2 * len(
-        config.anchors_per_cell
-    )
+    levels = config.anchors
+    assert len(convolutions) == 2 * (levels.strided + levels.unpadded) + 2 * len(levels.per_cell)
     drawn = []
     for layer in convolutions:
         bound, bias = np.prod(layer.kernel.shape[:3]) ** -0.5, layer.bias.numpy()

@@ -13,7 +13,6 @@ import tensorflow as tf
 import tf_keras
 from tensorflow.python.eager import record
 
-from common.config.batch_norm_span import check_tiles
 from common.distributed import heartbeat
 from common.errors import UserError
 
@@ -277,28 +276,9 @@ def contiguous_groups(num_replicas: int, size: int) -> list[list[int]]:
 
     Raises UserError if `size` does not divide the number of replicas.
     """
-    check_tiles(num_replicas, size)
+    if size < 1 or num_replicas % size:
+        raise UserError(f"groups of {size} replicas do not divide {num_replicas} replicas; use a divisor")
     return [list(range(i, i + size)) for i in range(0, num_replicas, size)]
-
-
-def replica_groups(
-    num_replicas: int, size: int, tile_rows: int = 1, grid_columns: int = 0
-) -> list[list[int]]:
-    """Returns groups of `size` replicas that are near each other.
-
-    The groups are contiguous or, if `grid_columns` is given, tiles of a grid. Replica r is in the grid's row r //
-    grid_columns and column r % grid_columns; a tile has `tile_rows` x `size / tile_rows` replicas. The MLPerf v0.6 SSD
-    submissions tile the TPU's torus in this way (2x2 to 2x8; docs/sources.md, mlperf 1.2), so the replicas of a tile
-    are close together. Raises UserError if the sizes do not divide evenly.
-    """
-    check_tiles(num_replicas, size, tile_rows, grid_columns)
-    if not grid_columns:
-        return contiguous_groups(num_replicas, size)
-    grid_rows, columns = num_replicas // grid_columns, size // tile_rows
-    grid = np.arange(num_replicas).reshape(
-        grid_rows // tile_rows, tile_rows, grid_columns // columns, columns
-    )
-    return grid.transpose(0, 2, 1, 3).reshape(-1, size).tolist()
 
 
 def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:

@@ -149,7 +149,7 @@ def ssd(config: Any) -> Contender:
         x = L.ReLU()(conv(L.ReLU()(conv(x, squeeze, 1)), filters, 3, stride, pad))
         maps.append(x)
     values = 4 + config.num_classes
-    heads = [conv(x, n * values, 3, 1, 1) for x, n in zip(maps, config.anchors_per_cell)]
+    heads = [conv(x, n * values, 3, 1, 1) for x, n in zip(maps, config.anchors.per_cell)]
     join = L.Concatenate(axis=1, dtype="float32")
     model = tf_keras.Model(images, join([L.Reshape([-1, values])(head) for head in heads]))
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from lab.bench.contenders.torch_resnet import Bottleneck, branch, resnet50
+from ssd.config import LEVELS
 
 Network = tuple[nn.Module, tuple[torch.Tensor, ...], Callable[[Any], torch.Tensor]]
 
@@ -124,8 +125,9 @@ class _SSD(nn.Module):
                 layers.append(_Basic(channels, w * 2**stage, stride if block == 0 else 1))
                 channels = w * 2**stage
         self.backbone = nn.Sequential(*layers)
-        sizes = [(4 * w, 8 * w, 2, 1)] * 2 + [(2 * w, 4 * w, 2, 1)] * config["strided_extras"]
-        sizes = sizes[: config["strided_extras"]] + [(2 * w, 4 * w, 1, 0)] * config["valid_extras"]
+        anchors = LEVELS[config["levels"]]
+        sizes = [(4 * w, 8 * w, 2, 1)] * 2 + [(2 * w, 4 * w, 2, 1)] * anchors.strided
+        sizes = sizes[: anchors.strided] + [(2 * w, 4 * w, 1, 0)] * anchors.unpadded
         extras, maps = [], [channels]
         for squeeze, filters, stride, pad in sizes:
             extras.append(
@@ -140,8 +142,7 @@ class _SSD(nn.Module):
             maps.append(channels)
         self.extras = nn.ModuleList(extras)
         self.heads = nn.ModuleList(
-            nn.Conv2d(c, n * (4 + self.classes), 3, padding=1)
-            for c, n in zip(maps, config["anchors_per_cell"])
+            nn.Conv2d(c, n * (4 + self.classes), 3, padding=1) for c, n in zip(maps, anchors.per_cell)
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -195,7 +195,7 @@ def test_a_folder_says_which_preset_is_nearest(tmp_path):
 
 def test_a_description_gives_counts_and_refuses_a_contradiction(tmp_path):
     files = data_description.listed(tmp_path, [])
-    fields = {"num_train_examples": 400, "num_eval_examples": 80, "num_classes": 2, "data.label_offset": 1}
+    fields = {"num_train_examples": 400, "num_eval_examples": 80, "num_classes": 2}
     data_description.write(
         tmp_path,
         data_description.Description(

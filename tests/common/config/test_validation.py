@@ -18,7 +18,7 @@ from common.config.overrides import field_types
 from common.config.rules import NAMES, OPTIMIZERS, SCHEDULES, variants_of
 from common.config.schedule import Gnmt, Noam, Step
 from common.distributed import gradient_sum
-from common.distributed.replicas.base import replica_groups
+from common.distributed.replicas.base import contiguous_groups
 from common.errors import UserError
 from common.optim import optimizers, schedules
 
@@ -94,9 +94,7 @@ def later_stages(benchmark, config):
         getattr(config, "bn_span", 0) > config.micro_batch_size
         and getattr(config, "batch_norm", "span") == "span"
     ):
-        columns = getattr(config, "batch_norm_grid_columns", 0)
-        rows = getattr(config, "batch_norm_tile_rows", 1)
-        replica_groups(config.num_groups, config.bn_span // config.micro_batch_size, rows, columns)
+        contiguous_groups(config.num_groups, config.bn_span // config.micro_batch_size)
     benchmarks.module(benchmark, "presets").hyperparameters(config)
 
 
@@ -161,14 +159,3 @@ def test_what_a_later_stage_refuses_is_refused_in_its_words(changes, message):
                 config = with_field(config, path, value)
         config.validate()
     assert message in str(error.value)
-
-
-def test_replicas_that_do_not_tile_are_refused():
-    config = benchmarks.module("resnet", "presets").PRESETS["tpu-v3-32"]
-    span = 4 * config.micro_batch_size
-    sound = dataclasses.replace(
-        config, batch_norm_span=span, batch_norm_tile_rows=2, batch_norm_grid_columns=8
-    )
-    sound.validate()
-    with pytest.raises(UserError, match="in 3 rows do not tile"):
-        dataclasses.replace(sound, batch_norm_tile_rows=3).validate()

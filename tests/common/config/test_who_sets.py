@@ -25,14 +25,11 @@ from common.files import ROOT
 # Fields that a published source has as an option of its own, though no preset has another value.
 SOURCES = {
     "communication.algorithm": "section 2 of Scale MLPerf-0.6 Models on Google TPU-v3 Pods",
-    "batch_norm_tile_rows": "replicas of a tile share statistics; common/distributed/replicas/base.py",
-    "batch_norm_grid_columns": "as batch_norm_tile_rows",
     "data.eval_reference": "the other half of data.eval_source",
     "attention": "forms of one function, chosen by the device",
-    "data.crop": "own pictures that a crop would spoil; the paper's figures without it",
 }
 # Fields that tests alone set, for networks of a few weights.
-SMALL = {"mask_size", "mask_convs", "score_threshold"}
+SMALL = {"score_threshold"}
 # The number of fields of each benchmark besides the optimizer's; it may only fall.
 MOST = {"gnmt": 60, "llama31_8b": 56, "maskrcnn": 88, "mnist": 55, "ptb": 55, "resnet": 75, "ssd": 77}
 MOST |= {"transformer": 60, "tsm_kinetics": 60}

@@ -207,8 +207,10 @@ def test_xml_defines_no_entities(tmp_path, head):
         ({"norm": "evil_plugin:make"}, "sets config.norm, which data do not decide"),
         ({"init": "/etc/passwd"}, "sets config.init, which data do not decide"),
         ({"division": "open"}, "sets config.division, which data do not decide"),
-        ({"data.train_pattern": "/etc/pass*"}, "leaves the folder"),
-        ({"data.eval_pattern": "../*"}, "leaves the folder"),
+        (
+            {"data.train_pattern": "/etc/pass*"},
+            "data.train_pattern=/etc/pass.: earlier versions had this field",
+        ),
     ],
 )
 def test_a_description_sets_what_data_decide_and_names_no_code(tmp_path, fields, message):

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from common.distributed.replicas.base import replica_groups
+from common.distributed.replicas.base import contiguous_groups
 from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.errors import UserError
@@ -87,23 +87,13 @@ def _on_replicas(
     return [[v.numpy() for v in replicas.local_results(value)] for value in step()]
 
 
-# Grids of four replicas, and the replicas that share statistics on them.
-TILES = {
-    "contiguous": (2, {}, [[0, 1], [2, 3]]),
-    "rows of a grid": (2, {"grid_columns": 2}, [[0, 1], [2, 3]]),
-    "columns of a grid": (2, {"tile_rows": 2, "grid_columns": 2}, [[0, 2], [1, 3]]),
-    "a whole grid": (4, {"tile_rows": 2, "grid_columns": 2}, [[0, 1, 2, 3]]),
-    "alone": (1, {"grid_columns": 2}, [[0], [1], [2], [3]]),
-}
-
-
-@pytest.mark.parametrize("size, tile, groups", TILES.values(), ids=TILES.keys())
-def test_groups_of_replicas_equal_virtual_groups(size, tile, groups):
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_groups_of_replicas_equal_virtual_groups(size):
     """4 replicas of 2 images equal one replica of 8 images sorted by group."""
     x, upstream = _images(8), _images(8, seed=1)
-    replicas = Mirrored(4)
+    replicas, groups = Mirrored(4), contiguous_groups(4, size)
     with replicas.scope():
-        layer = _layer(replicas, 2 * size, **tile)
+        layer = _layer(replicas, 2 * size)
         layer.build([2, *x.shape[1:]])
         gamma, beta = _set_affine(layer)
     y, dx, dgamma, dbeta = _on_replicas(replicas, x, upstream, layer)
@@ -137,37 +127,14 @@ def test_merged_moments_are_those_of_all_images(span):
     np.testing.assert_allclose(layer.merged_variance, x.var((0, 1, 2)), rtol=1e-12)
 
 
-def test_tiles_of_partitioned_images_are_made_of_whole_groups():
-    """Two replicas share each image: the four places of a 2 x 2 grid are the pairs of eight replicas."""
+def test_groups_of_partitioned_images_are_made_of_whole_groups():
+    """Two replicas share each image: the four places are the pairs of eight replicas."""
 
     eight = Single()
     eight.num_replicas = 8
-    layer = _layer(eight, 4, tile_rows=2, grid_columns=2)
+    layer = _layer(eight, 4)
     layer.spatial.partitions = 2
-    assert layer._grouping(2) == (1, [[0, 1, 4, 5], [2, 3, 6, 7]])
-
-
-def test_replica_groups():
-    assert replica_groups(8, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert replica_groups(16, 4, 2, 4) == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
-    assert replica_groups(16, 8, 2, 4) == [list(range(8)), list(range(8, 16))]
-    assert replica_groups(16, 8, 4, 4) == [[r + c for r in (0, 4, 8, 12) for c in (i, i + 1)] for i in (0, 2)]
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ((8, 4, 2), "need the columns"),
-        ((8, 4, 2, 3), "grid_columns=3 does not divide 8 replicas"),
-        ((8, 4, 3, 4), "in 3 rows do not tile 2 x 4"),
-        ((8, 8, 1, 4), "groups of 8 replicas in 1 rows do not tile 2 x 4"),
-        ((8, 0, 1, 4), "groups of 0"),
-        ((8, 2, 0, 4), "in 0 rows"),
-    ],
-)
-def test_tiles_that_do_not_fit_name_the_numbers(arguments, message):
-    with pytest.raises(UserError, match=message):
-        replica_groups(*arguments)
+    assert layer._grouping(2) == (1, [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
 @pytest.mark.parametrize("name, tolerance", [("fp32", 2e-5), ("bf16", 2e-2), ("fp16", 3e-3)])
