@@ -207,10 +207,7 @@ def test_xml_defines_no_entities(tmp_path, head):
         ({"norm": "evil_plugin:make"}, "sets config.norm, which data do not decide"),
         ({"init": "/etc/passwd"}, "sets config.init, which data do not decide"),
         ({"division": "open"}, "sets config.division, which data do not decide"),
-        (
-            {"data.train_pattern": "/etc/pass*"},
-            "data.train_pattern=/etc/pass.: earlier versions had this field",
-        ),
+        ({"data.cache": "../*"}, "leaves the folder"),
     ],
 )
 def test_a_description_sets_what_data_decide_and_names_no_code(tmp_path, fields, message):
