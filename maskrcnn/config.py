@@ -1,12 +1,12 @@
 """Defines the configuration of Mask R-CNN and checks its fields. TensorFlow-free."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from common.config.batch_norm_span import BatchNormSpan
 from common.config.closed_fields import later_field, rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import RESIZES, at_least, fraction, one_of, part, positive, within
+from common.config.ranges import RESIZES, at_least, fraction, one_of, positive, within
 from common.config.schema import FrozenStages, RunConfig
 from common.errors import UserError
 
@@ -44,6 +44,46 @@ class Data:
     private_threads: ClassVar[int] = 0
 
 
+class Sizes(NamedTuple):
+    """Sizes of the pyramid, the heads and the samples; defaults: G7 mask_rcnn_params.py (docs/sources.md, mlperf 2).
+
+    Attributes:
+      fpn_channels: channels of the pyramid and of the region proposal network.
+      head_units: units of the box head's two layers.
+      mask_channels: channels of the mask head's convolutions.
+      max_level: levels of the pyramid; a cell of level l covers 2^l pixels. Regions use levels up to 5, or all with
+        `geometry` "google".
+      gt_mask_size: side of the ground-truth masks that the device gets, cut to their boxes.
+      rpn_batch: number of anchors per image in the loss.
+      rpn_pre_nms, rpn_eval_pre_nms: proposals per level before suppression, in training and in an evaluation.
+      rpn_post_nms: proposals per image after it.
+      roi_batch, roi_foreground: number of regions per image that train the heads, and the maximum fraction of them that
+        contains objects.
+      detections: maximum number of detections per image.
+    """
+
+    fpn_channels: int = 256
+    head_units: int = 1024
+    mask_channels: int = 256
+    max_level: int = 6
+    gt_mask_size: int = 112
+    rpn_batch: int = 256
+    rpn_pre_nms: int = 2000
+    rpn_post_nms: int = 1000
+    rpn_eval_pre_nms: int = 1000
+    roi_batch: int = 512
+    roi_foreground: float = 0.25
+    detections: int = 100
+
+
+SIZES = {
+    "published": Sizes(),
+    # For pictures of a hundred pixels with few objects, and for pictures full of small objects.
+    "tiny": Sizes(32, 128, 16, 5, 28, 64, 100, 50, 100, 32, 0.5, 20),
+    "small_objects": Sizes(64, 128, 32, 5, 28, 256, 500, 300, 500, 128, 0.5, 100),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Config(BatchNormSpan, FrozenStages, RunConfig):
     """All settings of a run of Mask R-CNN. Defaults: G7 mask_rcnn_params.py (docs/sources.md, mlperf 2).
@@ -56,20 +96,9 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
       max_instances: training uses at most the first max_instances objects of an image.
       num_classes: outputs of the box head: 0 for the background, and one class for each category id below num_classes,
         used or not.
-      gt_mask_size: side of the ground-truth masks that the device gets, cut to their boxes.
+      network: sizes of the pyramid, the heads and the samples, of SIZES.
       backbone_width: channels of ResNet-50's first convolution; its other widths are multiples of it.
-      fpn_channels: channels of the pyramid and of the region proposal network.
-      head_units: units of the box head's two layers.
-      mask_channels: channels of the mask head's convolutions.
-      max_level: levels of the pyramid; a cell of level l covers 2^l pixels. Regions use levels up to 5, or all with
-        `geometry` "google".
       anchor_scale: an anchor of level l has the area of a square with a side of anchor_scale * 2^l pixels.
-      rpn_batch: number of anchors per image in the loss.
-      rpn_pre_nms, rpn_eval_pre_nms: proposals per level before suppression, in training and in an evaluation.
-      rpn_post_nms: proposals per image after it.
-      roi_batch, roi_foreground: number of regions per image that train the heads, and the maximum fraction of them that
-        contains objects.
-      detections: maximum number of detections per image.
       score_threshold: a detection must score more than this.
       loss_divisors: "positives" averages each box loss over positive anchors or regions, as Google's code does;
         "sampled" divides its sum by the number of all sampled ones, as the reference and NVIDIA do (maskrcnn/loss.py).
@@ -99,20 +128,9 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     padded_size: tuple[int, ...] = (832, 1344)
     max_instances: int = 100
     num_classes: int = 91
-    gt_mask_size: int = 112
+    network: str = later_field("published")
     backbone_width: int = 64
-    fpn_channels: int = 256
-    head_units: int = 1024
-    mask_channels: int = 256
-    max_level: int = 6
     anchor_scale: float = 8.0
-    rpn_batch: int = 256
-    rpn_pre_nms: int = 2000
-    rpn_post_nms: int = 1000
-    rpn_eval_pre_nms: int = 1000
-    roi_batch: int = 512
-    roi_foreground: float = 0.25
-    detections: int = 100
     score_threshold: float = 0.05
     freeze: bool = True
     batch_norm: str = "frozen"
@@ -169,17 +187,11 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         one_of(self, "batch_norm", BATCH_NORMS)
         one_of(self, "loss_divisors", LOSS_DIVISORS)
         one_of(self, "geometry", GEOMETRIES)
-        at_least(self, 1, *_AT_LEAST_ONE)
-        part(self, "roi_foreground")
+        one_of(self, "network", tuple(SIZES))
+        at_least(self, 1, "short_side", "long_side", "max_instances", "backbone_width", "roi_samples")
         fraction(self, "score_threshold")
         within(self, 0.1, 1e4, "anchor_scale")  # Smaller or larger anchors have infinite codes or areas.
         positive(self, "batch_norm_epsilon")
-        if int(self.rpn_batch * self.rpn_foreground) < 1:
-            raise UserError(f"config.rpn_batch={self.rpn_batch}: half of it are objects; use at least 2")
-        if int(self.roi_batch * self.roi_foreground) < 1:
-            raise UserError(
-                f"config.roi_foreground={self.roi_foreground}: of roi_batch={self.roi_batch} that is not one"
-            )
         at_least(self, 0, "eval_workers")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
@@ -193,8 +205,6 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
             self.validate_span()
 
     def _validate_geometry(self) -> None:
-        if self.max_level < self.min_level:
-            raise UserError(f"config.max_level={self.max_level}: must be at least {self.min_level}")
         if len(self.padded_size) != 2 or self.padded_size[0] > self.padded_size[1]:
             raise UserError(
                 f"config.padded_size={self.padded_size}: must be two sides, the shorter one first"
@@ -205,12 +215,16 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
                 f"config.padded_size={self.padded_size} does not hold images of config.short_side={self.short_side} by "
                 f"config.long_side={self.long_side}"
             )
-        cell = 2 ** min(self.max_level, 31)  # No side has 2^31 pixels.
+        cell = 2**self.sizes.max_level
         if short % cell or long % cell:
             raise UserError(
-                f"config.padded_size={self.padded_size}: must be multiples of {cell}, a cell of level "
-                f"config.max_level={self.max_level}"
+                f"config.padded_size={self.padded_size}: must be multiples of {cell}, a cell of the last level"
             )
+
+    @property
+    def sizes(self) -> Sizes:
+        """Returns the sizes that `network` names."""
+        return SIZES[self.network]
 
     @property
     def uniform_initializer(self) -> str:
@@ -244,17 +258,3 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     def logged_target(self) -> dict[str, float] | None:
         both = {"BBOX": self.quality_target, "SEGM": self.mask_quality_target}
         return None if self.quality_target is None else {k: v for k, v in both.items() if v is not None}
-
-
-_AT_LEAST_ONE = (
-    *(
-        "short_side",
-        "long_side",
-        "max_instances",
-        "gt_mask_size",
-        "backbone_width",
-        "fpn_channels",
-    ),
-    *("head_units", "mask_channels", "rpn_batch", "rpn_pre_nms", "rpn_post_nms"),
-    *("rpn_eval_pre_nms", "roi_batch", "roi_samples", "detections"),
-)

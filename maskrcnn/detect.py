@@ -25,7 +25,7 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
     image, info = batch["image"], batch["image_info"]
     features = model.features(image, training=False)
     anchors = networks.anchors(config, *image.shape[1:3])
-    limits = config.rpn_eval_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
+    limits = config.sizes.rpn_eval_pre_nms, config.sizes.rpn_post_nms, config.rpn_nms_iou
     proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits, config.geometry)
     outputs = model.heads(features.maps, proposals.boxes)
     detections = nms.per_class(
@@ -34,8 +34,8 @@ def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, 
         config.score_threshold,
         config.nms_iou,
         proposals.boxes.shape[1],
-        config.detections,
-        config.rpn_post_nms if config.geometry == "google" else 0,
+        config.sizes.detections,
+        config.sizes.rpn_post_nms if config.geometry == "google" else 0,
     )
     masks = model.masks(features.maps, detections.boxes, detections.classes)
     return {

@@ -17,8 +17,8 @@ def pyramid(layers: Layers, stages: Mapping[int, tf.Tensor]) -> dict[int, tf.Ten
     convolution, without batch norm or activation.
     """
     config, dtype = layers.config, layers.precision.layer
-    top = min(config.max_level, LAST_STAGE)
-    channels, levels = config.fpn_channels, {}
+    top = min(config.sizes.max_level, LAST_STAGE)
+    channels, levels = config.sizes.fpn_channels, {}
     x = None
     for level in range(top, config.min_level - 1, -1):
         lateral = layers.biased_conv(channels, 1, f"fpn_lateral{level}")(stages[level])
@@ -26,6 +26,6 @@ def pyramid(layers: Layers, stages: Mapping[int, tf.Tensor]) -> dict[int, tf.Ten
             lateral = layers.add(lateral, Upsample(layers.spatial, dtype=dtype)([x, lateral]))
         x = lateral
         levels[level] = layers.biased_conv(channels, 3, f"fpn_output{level}")(x)
-    for level in range(top + 1, config.max_level + 1):
+    for level in range(top + 1, config.sizes.max_level + 1):
         levels[level] = MaxPool(layers.spatial, 1, 2, "valid", dtype=dtype)(levels[level - 1])
     return dict(sorted(levels.items()))

@@ -25,7 +25,7 @@ def region_proposals(layers: Layers, maps: dict[int, tf.Tensor]) -> tuple[list[t
       (logits [b, A_l], codes [b, A_l, 4]) of each level in `precision.variable`, with anchors in the order aspect, y,
       x. Replicas that share images all get the outputs for the whole image.
     """
-    hidden = layers.biased_conv(layers.config.fpn_channels, 3, "rpn", layers.normal(0.01), relu=True)
+    hidden = layers.biased_conv(layers.config.sizes.fpn_channels, 3, "rpn", layers.normal(0.01), relu=True)
     score = layers.biased_conv(ANCHORS, 1, "rpn_score", layers.normal(0.01))
     box = layers.biased_conv(4 * ANCHORS, 1, "rpn_box", layers.normal(0.01))
     full = layers.precision.full
@@ -79,7 +79,7 @@ class BoxHead(tf_keras.layers.Layer):
         super().__init__(dtype=layers.precision.layer, name="box_head")
         config = layers.config
         self.classes = config.num_classes
-        self.hidden = [layers.dense(config.head_units, f"box_fc{i}", relu=True) for i in (1, 2)]
+        self.hidden = [layers.dense(config.sizes.head_units, f"box_fc{i}", relu=True) for i in (1, 2)]
         self.score = layers.dense(self.classes, "box_score", stddev=0.01)
         self.box = layers.dense(4 * self.classes, "box_code", stddev=0.001)
 
@@ -100,7 +100,7 @@ class MaskHead(tf_keras.layers.Layer):
 
     def __init__(self, layers: Layers):
         super().__init__(dtype=layers.precision.layer, name="mask_head")
-        config, channels = layers.config, layers.config.mask_channels
+        config, channels = layers.config, layers.config.sizes.mask_channels
         self.full = layers.precision.variable
         self.convs = [layers.mask_conv(channels, 3, f"mask_conv{i + 1}") for i in range(config.mask_convs)]
         self.larger = Conv2DTranspose(

@@ -48,7 +48,7 @@ def train_input(
     def prepared(epoch: tf.Tensor, number: tf.Tensor, wide: tf.Tensor, serialized: tf.Tensor) -> dict:
         record = _parse(serialized, categories, config.max_instances)
         image, boxes = _decode(record["encoded"], record["size"]), record["boxes"]
-        masks = augment.cut_masks(record["masks"], boxes, record["size"], config.gt_mask_size)
+        masks = augment.cut_masks(record["masks"], boxes, record["size"], config.sizes.gt_mask_size)
         if config.data.flip:
             key = tf.stack([first_key + epoch, number])
             image, boxes, masks = augment.mirrored(image, boxes, masks, key)
@@ -95,7 +95,7 @@ def eval_input(
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
     """Repeats batches of seeded noise that alternate between orientations, with both inputs' element_spec."""
     key = tf.constant([config.seed, 0], tf.int64)
-    count, size = config.max_instances, config.gt_mask_size
+    count, size = config.max_instances, config.sizes.gt_mask_size
     classes = tf.where(tf.range(count) < 5, tf.range(count) % (config.num_classes - 1) + 1, 0)
     corner = tf.random.stateless_uniform([batch_size, count, 2], key, maxval=0.6, alg="philox")
     side = tf.random.stateless_uniform([batch_size, count, 2], key + 1, 0.1, 0.4, alg="philox")
@@ -258,7 +258,7 @@ def _decode(encoded: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _no_objects(config: Config) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    size = config.gt_mask_size
+    size = config.sizes.gt_mask_size
     return tf.zeros([0, 4]), tf.zeros([0], tf.int32), tf.zeros([0, size, size], tf.uint8)
 
 
@@ -273,7 +273,7 @@ def _example(
     config: Config,
 ) -> Mapping[str, tf.Tensor]:
     """Makes the batch entries of one image; pads its objects with zeros to `max_instances`."""
-    count, size = config.max_instances, config.gt_mask_size
+    count, size = config.max_instances, config.sizes.gt_mask_size
     missing = [[0, count - tf.shape(classes)[0]]]
     return {
         "image": image,

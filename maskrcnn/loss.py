@@ -41,7 +41,7 @@ def losses(
     anchors = networks.anchors(config, *image.shape[1:3])
     draw = sampling.noise(config.seed, step, ids, sum(map(len, anchors)), _RPN_USE)
     targets = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), info, config)
-    limits = config.rpn_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
+    limits = config.sizes.rpn_pre_nms, config.sizes.rpn_post_nms, config.rpn_nms_iou
     proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits, config.geometry)
 
     draw = sampling.noise(config.seed, step, ids, roi.candidates(config), _ROI_USE)
@@ -53,7 +53,9 @@ def losses(
     masks = roi.mask_targets(regions, boxes, batch["masks"], count, config.mask_size)
     of_samples = config.loss_divisors == "sampled"
     return {
-        "rpn_score": rpn_score_loss(features.logits, targets, weight, 0 if of_samples else config.rpn_batch),
+        "rpn_score": rpn_score_loss(
+            features.logits, targets, weight, 0 if of_samples else config.sizes.rpn_batch
+        ),
         "rpn_box": (rpn_box_loss_of_samples if of_samples else rpn_box_loss)(features.codes, targets, weight),
         "class": class_loss(predicted.logits, regions, weight),
         "box": box_loss(predicted.codes, regions, weight, of_samples),

@@ -57,7 +57,7 @@ def anchors(config: Config, height: int, width: int) -> list[np.ndarray]:
 
     NVIDIA's centers are in the coordinates of pixel centers, where the first pixel is at 0, not at 0.5.
     """
-    levels = range(config.min_level, config.max_level + 1)
+    levels = range(config.min_level, config.sizes.max_level + 1)
     if config.geometry != "nvidia":
         return [anchor_boxes.pyramid(height, width, [level], config.anchor_scale) for level in levels]
     aspects = {level: anchor_boxes.rounded_aspects(2**level) for level in levels}
@@ -91,8 +91,8 @@ class MaskRCNN(tf_keras.Model):
         ]
         box_head, mask_head = heads.BoxHead(layers), heads.MaskHead(layers)
 
-        regions = replicas.model_input((config.rpn_post_nms, 4), batch, precision.variable)
-        masked = replicas.model_input((config.detections, 4), batch, precision.variable)
+        regions = replicas.model_input((config.sizes.rpn_post_nms, 4), batch, precision.variable)
+        masked = replicas.model_input((config.sizes.detections, 4), batch, precision.variable)
         maps, logits, codes = first(images)
         outputs = [logits, codes, box_head(crops[0](maps, regions)), mask_head(crops[1](maps, masked))]
         super().__init__([images, regions, masked], outputs, name=config.model)
@@ -172,6 +172,6 @@ def _first_stage(layers: Layers, images: tf.Tensor) -> tf_keras.Model:
     maps = fpn.pyramid(layers, backbone.stages(layers, x))
     logits, codes = heads.region_proposals(layers, maps)
     leave = Leave(layers.spatial, dtype=layers.precision.layer)
-    last = layers.config.max_level if layers.config.geometry == "google" else fpn.LAST_STAGE
+    last = layers.config.sizes.max_level if layers.config.geometry == "google" else fpn.LAST_STAGE
     whole = [leave(x) for level, x in maps.items() if level <= last]
     return tf_keras.Model(images, (whole, logits, codes), name="first_stage")

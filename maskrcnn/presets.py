@@ -30,7 +30,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
             if warmup
             else 0.0
         ),
-        "num_image_candidates": config.rpn_post_nms,
+        "num_image_candidates": config.sizes.rpn_post_nms,
     }
     if config.ruleset != "0.6.0":
         pairs |= {"min_image_size": config.short_side, "max_image_size": config.long_side}
@@ -200,11 +200,7 @@ _CPU = Config(
     smoke_run=True,
     precision="fp32",
     global_batch_size=4,
-    gt_mask_size=28,
     backbone_width=16,
-    head_units=128,
-    max_level=5,
-    roi_foreground=0.5,
     freeze=False,
     batch_norm="span",
     batch_norm_epsilon=1e-5,
@@ -226,15 +222,8 @@ _CPU_PRESETS = {
         padded_size=(64, 96),
         num_classes=12,
         max_instances=8,
-        fpn_channels=32,
-        mask_channels=16,
+        network="tiny",
         anchor_scale=4.0,
-        rpn_batch=64,
-        rpn_pre_nms=100,
-        rpn_post_nms=50,
-        rpn_eval_pre_nms=100,
-        roi_batch=32,
-        detections=20,
         optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
         # The rate curve spans seven epochs; a run of five catches the faults described in README.md.
         schedule=Cosine(warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
@@ -256,15 +245,8 @@ _CPU_PRESETS = {
         padded_size=(256, 256),
         num_classes=2,
         max_instances=101,
-        fpn_channels=64,
-        mask_channels=32,
+        network="small_objects",
         anchor_scale=2.5,  # Anchors of the lowest level are 10 pixels wide.
-        rpn_batch=256,
-        rpn_pre_nms=500,
-        rpn_post_nms=300,
-        rpn_eval_pre_nms=500,
-        roi_batch=128,
-        detections=100,  # COCOeval counts at most 100.
         optimizer=replace(_SGD, base_learning_rate=0.02, clip_norm=5.0),
         schedule=Cosine(warmup_epochs=1.0, end_learning_rate=0.0),
     ),
@@ -279,7 +261,7 @@ PRESETS: dict[str, Config] = named(
 def _example_bytes(config: Config) -> float:
     """Estimates the memory per training image, in bytes (measured with cpu-nuclei)."""
     height, width = config.padded_size
-    return 1.2e8 * height * width / 256**2 * max(config.fpn_channels / 64, config.backbone_width / 16)
+    return 1.2e8 * height * width / 256**2 * max(config.sizes.fpn_channels / 64, config.backbone_width / 16)
 
 
 def _eval_bytes(config: Config) -> float:
@@ -287,7 +269,7 @@ def _eval_bytes(config: Config) -> float:
 
     Eight float32 tensors [proposals, classes, 4] is a count, not a measurement.
     """
-    return _example_bytes(config) + 8 * 16 * config.rpn_post_nms * config.num_classes
+    return _example_bytes(config) + 8 * 16 * config.sizes.rpn_post_nms * config.num_classes
 
 
 HERE = Rule(

@@ -34,12 +34,12 @@ class Regions(NamedTuple):
 
 def positives(config: Config) -> int:
     """Returns the maximum number of regions with an object per image; they come first, and only they have a mask."""
-    return int(config.roi_batch * config.roi_foreground)
+    return int(config.sizes.roi_batch * config.sizes.roi_foreground)
 
 
 def candidates(config: Config) -> int:
     """Returns the number of proposals and objects to draw the sample from."""
-    return config.rpn_post_nms + config.max_instances
+    return config.sizes.rpn_post_nms + config.max_instances
 
 
 def sample(
@@ -61,8 +61,10 @@ def sample(
     matches = matching.match(iou, config.roi_positive, config.roi_positive, force=False)
     positive = tf.equal(matches.state, matching.POSITIVE) & there
     chosen = sampling.compact(
-        sampling.balanced(positive, ~positive & there, noise[:, :total], config.roi_batch, positives(config)),
-        min(config.roi_batch, total),
+        sampling.balanced(
+            positive, ~positive & there, noise[:, :total], config.sizes.roi_batch, positives(config)
+        ),
+        min(config.sizes.roi_batch, total),
     )
     regions, index = (tf.gather(x, chosen.index, batch_dims=1) for x in (regions, matches.index))
     label = tf.where(chosen.positive, tf.gather(classes, index, batch_dims=1), 0)

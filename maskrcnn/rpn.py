@@ -142,8 +142,8 @@ def targets(
         counted & tf.equal(matches.state, matching.POSITIVE),
         counted & tf.equal(matches.state, matching.NEGATIVE),
         noise,
-        config.rpn_batch,
-        int(config.rpn_batch * config.rpn_foreground),
+        config.sizes.rpn_batch,
+        int(config.sizes.rpn_batch * config.rpn_foreground),
     )
     codes = box_ops.encode(tf.gather(boxes, matches.index, batch_dims=1), centers[None], WEIGHTS)
     return Targets(codes, sample.positive, sample.negative)

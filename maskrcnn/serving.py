@@ -46,7 +46,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
             "masks": detections["masks"][0],
         }
 
-    count, side = config.detections, config.mask_size
+    count, side = config.sizes.detections, config.mask_size
     specs = {
         "boxes": tf.TensorSpec([count, 4]),
         "scores": tf.TensorSpec([count]),

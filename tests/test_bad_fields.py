@@ -45,14 +45,9 @@ BAD = {
         padded_size=832,1300 config.padded_size=(832, 1300) does not hold images of
         padded_size=840,1344 config.padded_size=(840, 1344): must be multiples of 64
         padded_size=1344,832 config.padded_size=(1344, 832): must be two sides, the shorter one first
-        max_level=1099511627776 must be multiples of
-        mask_size=27 config.mask_size=27: must be even
-        roi_batch=0 config.roi_batch=0: must be at least 1
-        mask_size=0 config.mask_size=0: must be at least 1
+        network=big config.network='big': unknown; known: published, tiny, small_objects
         anchor_scale=0 config.anchor_scale=0.0: must be from 0.1 to 10000
-        roi_foreground=-1 config.roi_foreground=-1.0: must be above 0 and at most 1
         score_threshold=1 config.score_threshold=1.0: must be at least 0 and below 1
-        roi_foreground=0.001 config.roi_foreground=0.001: of roi_batch=512 that is not one
         batch_norm_epsilon=0 config.batch_norm_epsilon=0.0: must be positive
         batch_norm=span config.freeze=True: not with config.batch_norm='span'
         data.deterministic=False data.deterministic

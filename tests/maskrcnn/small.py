@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.config.optimizer import Sgd
-from maskrcnn.config import Config
+from maskrcnn.config import SIZES, Config, Sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,18 +16,25 @@ class Small(Config):
     mask_convs: ClassVar[int] = 2
 
 
+SIZES["small"] = Sizes(
+    fpn_channels=4, head_units=6, mask_channels=3, gt_mask_size=14, rpn_batch=32, rpn_pre_nms=40, rpn_post_nms=30,
+    rpn_eval_pre_nms=30, roi_batch=8, detections=12,
+)  # fmt: skip
 SMALL = Small(
     replicas="single", precision="fp64", global_batch_size=2, eval_batch_size=2, num_train_examples=8,
     num_eval_examples=2, short_side=64, long_side=128, padded_size=(64, 128), max_instances=5, num_classes=4,
-    gt_mask_size=14, backbone_width=2, fpn_channels=4, head_units=6, mask_channels=3,
-    rpn_batch=32, rpn_pre_nms=40, rpn_post_nms=30, rpn_eval_pre_nms=30,
-    roi_batch=8, detections=12, batch_norm="span", freeze=False,
+    backbone_width=2, network="small", batch_norm="span", freeze=False,
     optimizer=Sgd(momentum=0.9, scaled_momentum=True),
 )  # fmt: skip
 
 
-def config(**changes: Any) -> Config:
-    return dataclasses.replace(SMALL, **changes)
+def config(base: Config = SMALL, **changes: Any) -> Config:
+    """`base` with other fields or sizes."""
+    sizes = {name: changes.pop(name) for name in Sizes._fields if name in changes}
+    if sizes:
+        changes["network"] = f"{base.network} {sizes}"
+        SIZES[changes["network"]] = base.sizes._replace(**sizes)
+    return dataclasses.replace(base, **changes)
 
 
 def batch(config: Config, shape: tuple[int, int], images: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
@@ -40,7 +47,7 @@ def batch(config: Config, shape: tuple[int, int], images: int = 2, seed: int = 0
     classes = rng.integers(1, config.num_classes, [images, count]).astype(np.int32)
     classes[:, -2:] = 0
     boxes *= (classes > 0)[..., None]
-    size = config.gt_mask_size
+    size = config.sizes.gt_mask_size
     info = [[height * 0.95, width, 1.5], [height, width * 0.9, 1.2]]
     return {
         "image": rng.normal(size=[images, height, width, 3]).astype(np.float32),

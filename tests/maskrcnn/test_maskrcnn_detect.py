@@ -18,7 +18,7 @@ def detections(net, batch):
     config = net.config
     features = net.features(batch["image"], training=False)
     anchors = model.anchors(config, *batch["image"].shape[1:3])
-    limits = config.rpn_eval_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
+    limits = config.sizes.rpn_eval_pre_nms, config.sizes.rpn_post_nms, config.rpn_nms_iou
     regions = rpn.propose(features.logits, features.codes, anchors, batch["image_info"], *limits)
     said = net.heads(features.maps, regions.boxes)
     actual = []
@@ -38,7 +38,7 @@ def detections(net, batch):
                 if scores[n, c] > config.score_threshold and new:
                     chosen.append((scores[n, c], c, box))
             of_image += chosen
-        of_image = sorted(of_image, key=lambda d: -d[0])[: config.detections]
+        of_image = sorted(of_image, key=lambda d: -d[0])[: config.sizes.detections]
         maps = [x[image : image + 1] for x in features.maps]
         crops = net.crops[1](maps, tf.constant(np.stack([box for _, _, box in of_image])[None]))
         masks = net.mask_head(crops)[0].numpy()
@@ -55,7 +55,7 @@ def test_detections_equal_the_loop(shape):
         layer.kernel.assign(0.05 * layer.kernel)
     batch = small.tensors(small.batch(net.config, shape, seed=5))
     actual = detect(net, batch, net.config)
-    count = net.config.detections
+    count = net.config.sizes.detections
     assert {k: v.shape[1:] for k, v in actual.items()} == {
         "boxes": (count, 4), "scores": (count,), "classes": (count,), "masks": (count, 8, 8)
     }  # fmt: skip

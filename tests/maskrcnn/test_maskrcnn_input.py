@@ -15,12 +15,13 @@ from maskrcnn import augment, tiny
 from maskrcnn import input as pipeline
 from maskrcnn.config import Config
 from maskrcnn.presets import PRESETS
+from tests.maskrcnn import small
 
 SET = dataclasses.replace(
     tiny.TINY, train_images=26, eval_images=9, train_files=3, eval_files=2, crowds=0.5, empty=0.1
 )
 # Short sides of 96 and 112 pixels become 96.
-CONFIG = dataclasses.replace(
+CONFIG = small.config(
     PRESETS["cpu-tiny"], num_train_examples=26, num_eval_examples=9, eval_batch_size=4, short_side=96,
     long_side=128, padded_size=(96, 128), gt_mask_size=56,
 )  # fmt: skip

@@ -231,8 +231,8 @@ class Transcription:
             assert 0 < np.sum(inside) < len(flat)
             positive, negative = positive & inside, negative & inside
         noise = self.noise(image, 1, len(flat))
-        chosen = drawn(positive.nonzero()[0], noise, self.config.rpn_batch // 2)
-        rest = drawn(negative.nonzero()[0], noise, self.config.rpn_batch - len(chosen))
+        chosen = drawn(positive.nonzero()[0], noise, self.config.sizes.rpn_batch // 2)
+        rest = drawn(negative.nonzero()[0], noise, self.config.sizes.rpn_batch - len(chosen))
         return {i: encoded(objects[owner[i]][0], flat[i], (1, 1, 1, 1)) for i in chosen}, rest
 
     def regions_wanted(self, image, proposals):
@@ -240,20 +240,22 @@ class Transcription:
         objects, config = self.objects(image), self.config
         # Padded proposals and objects keep their places in the noise.
         places = [(i, box) for i, (_, box) in enumerate(proposals)]
-        first = min(config.rpn_post_nms, self.available)
+        first = min(config.sizes.rpn_post_nms, self.available)
         places += [
             (first + i, box.astype(np.float64))
             for i, (box, c) in enumerate(zip(self.arrays["boxes"][image], self.arrays["classes"][image]))
             if c > 0
         ]
-        noise = self.noise(image, 2, config.rpn_post_nms + config.max_instances)
+        noise = self.noise(image, 2, config.sizes.rpn_post_nms + config.max_instances)
         box_at, best = dict(places), {}
         for i, box in places:
             ious = [overlap(box, other) for other, _, _ in objects]
             best[i] = int(np.argmax(ious)), max(ious)
-        limit = int(config.roi_batch * 0.25)
+        limit = int(config.sizes.roi_batch * 0.25)
         chosen = drawn([i for i, (_, iou) in best.items() if iou >= 0.5], noise, limit)
-        rest = drawn([i for i, (_, iou) in best.items() if iou < 0.5], noise, config.roi_batch - len(chosen))
+        rest = drawn(
+            [i for i, (_, iou) in best.items() if iou < 0.5], noise, config.sizes.roi_batch - len(chosen)
+        )
         found = [(box_at[i], objects[best[i][0]][1], best[i][0]) for i in chosen]
         return found + [(box_at[i], 0, None) for i in rest]
 
@@ -278,7 +280,7 @@ class Transcription:
         features = net.features(tf.constant(self.arrays["image"]), training=True)
         logits, codes = ([x.numpy() for x in part] for part in (features.logits, features.codes))
         anchors = model.anchors(config, *self.shape)
-        self.available = len(anchors) * max(min(config.rpn_pre_nms, len(a)) for a in anchors)
+        self.available = len(anchors) * max(min(config.sizes.rpn_pre_nms, len(a)) for a in anchors)
         starts = np.cumsum([0, *map(len, anchors)])
         score, box_sums, box_counts = 0.0, np.zeros(len(anchors)), np.zeros(len(anchors))
         sampled = 0
@@ -294,7 +296,7 @@ class Transcription:
                 level = np.searchsorted(starts, i, "right") - 1
                 box_sums[level] += sum(huber(e, DELTA) for e in flat_codes[i] - code)
                 box_counts[level] += 4
-            limits = config.rpn_pre_nms, config.rpn_post_nms, config.rpn_nms_iou
+            limits = config.sizes.rpn_pre_nms, config.sizes.rpn_post_nms, config.rpn_nms_iou
             of_image = [x[image] for x in logits], [x[image] for x in codes]
             found = proposed(*of_image, anchors, self.arrays["image_info"][image], *limits)
             wanted = self.regions_wanted(image, found)
@@ -312,7 +314,7 @@ class Transcription:
         of_samples = config.loss_divisors == "sampled"  # Then smooth L1 of beta is Huber's loss over beta.
         means = (box_sums / np.maximum(box_counts, 1)).sum()
         return {
-            "rpn_score": score / (sampled if of_samples else len(self.images) * config.rpn_batch),
+            "rpn_score": score / (sampled if of_samples else len(self.images) * config.sizes.rpn_batch),
             "rpn_box": box_sums.sum() / DELTA / sampled if of_samples else means,
             "class": np.mean(classes),
             "box": sum(boxes) / len(classes if of_samples else boxes),

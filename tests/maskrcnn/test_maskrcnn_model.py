@@ -73,7 +73,7 @@ def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
         outputs.append(x)
 
     c2, c3, c4, c5 = outputs
-    double, n = layers.UpSampling2D(2, **kinds), config.fpn_channels
+    double, n = layers.UpSampling2D(2, **kinds), config.sizes.fpn_channels
     m5 = conv(c5, n, 1, name="fpn_lateral5")
     m4 = layers.add([conv(c4, n, 1, name="fpn_lateral4"), double(m5)], **kinds)
     m3 = layers.add([conv(c3, n, 1, name="fpn_lateral3"), double(m4)], **kinds)
@@ -82,7 +82,7 @@ def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
     p6 = layers.MaxPool2D(1, 2, **kinds)(maps[-1])
 
     pad = layers.ZeroPadding2D(1, **kinds)
-    hidden = layers.Conv2D(config.fpn_channels, 3, activation="relu", name="rpn", **kinds)
+    hidden = layers.Conv2D(config.sizes.fpn_channels, 3, activation="relu", name="rpn", **kinds)
     score, box = layers.Conv2D(3, 1, name="rpn_score", **kinds), layers.Conv2D(12, 1, name="rpn_box", **kinds)
     seen = [hidden(pad(x)) for x in [*maps, p6]]
 
@@ -378,7 +378,7 @@ def test_the_pyramid_and_the_box_head_start_as_in_google_s_code_or_as_in_the_ref
     for variable in net.trainable_variables:
         shape = variable.shape
         # A 1x1 convolution of the pyramid, and the box head's first layer.
-        lateral = shape.rank == 4 and shape[:2] == [1, 1] and shape[3] == net.config.fpn_channels
+        lateral = shape.rank == 4 and shape[:2] == [1, 1] and shape[3] == net.config.sizes.fpn_channels
         first = shape.rank == 2 and shape[1] == 48 and shape[0] != 48
         if not lateral and not first or np.prod(shape) < 100:
             continue

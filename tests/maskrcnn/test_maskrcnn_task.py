@@ -180,7 +180,7 @@ def test_header_follows_the_configuration() -> None:
         ("optimizer.base_learning_rate", "1.5", "opt_base_learning_rate"),
         ("schedule.warmup_steps", "7", "opt_learning_rate_warmup_steps"),
         ("schedule.factor", "0.5", "opt_learning_rate_decay_factor"),
-        ("rpn_post_nms", "3000", "num_image_candidates"),
+        ("network", "tiny", "num_image_candidates"),
         ("short_side", "700", "min_image_size"),
         ("long_side", "1200", "max_image_size"),
     )

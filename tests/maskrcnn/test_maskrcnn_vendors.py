@@ -5,7 +5,6 @@ NVIDIA/benchmarks/maskrcnn/implementations/pytorch/maskrcnn_benchmark; the numbe
 first and the last pixel, so that a width is last - first + 1; ours are edges.
 """
 
-import dataclasses
 import math
 
 import numpy as np
@@ -232,7 +231,7 @@ def test_google_s_anchors_are_matched_as_there() -> None:
     """anchors.py 175-290, argmax_matcher.py 100-175: an object's first best anchor is its own; all anchors count."""
     anchors = np.concatenate(model.anchors(GOOGLE, 128, 192))
     objects = np.array([[8, 16, 72, 80], [40, 100, 64, 148], [40, 41, 52, 50]], np.float64)
-    config = dataclasses.replace(GOOGLE, rpn_batch=10**6)
+    config = small.config(GOOGLE, rpn_batch=10**6)
     noise = tf.random.stateless_uniform([1, len(anchors)], [1, 2], dtype=tf.float64)
     info, classes = tf.constant([[120.0, 184, 1]]), tf.ones([1, 3], tf.int32)
     targets = rpn.targets(anchors, tf.constant(objects[None]), classes, noise, info, config)
@@ -288,7 +287,7 @@ def test_google_s_codes_of_regions_and_boxes_of_detections() -> None:
     proposals = np.array([[[10.0, 14, 44, 80], [3, 6, 28, 20], [7, 17, 40, 99]]])
     there = rpn.Proposals(tf.constant(proposals), tf.ones([1, 3], tf.bool))
     noise = tf.random.stateless_uniform([1, 5], [3, 4], dtype=tf.float64)
-    config = dataclasses.replace(GOOGLE, roi_foreground=1.0)
+    config = small.config(GOOGLE, roi_foreground=1.0)
     regions = roi.sample(there, tf.constant(objects), tf.constant([[1, 2]]), noise, config)
     weights, size = np.array([10.0, 10, 5, 5]), np.array([50.0, 100])
     codes = np.zeros([1, 5, 3, 4])

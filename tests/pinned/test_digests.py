@@ -42,7 +42,10 @@ def digest_with_removed_fields(name: str) -> str:
     """The digest of a preset, "BENCHMARK/NAME", if the fields that are gone were still there."""
     benchmark, _, system = name.partition("/")
     values = _digested(benchmarks.module(benchmark, "presets").PRESETS[system])
-    for path, value in removed.former_fields(values).items():
+    former = removed.former_fields(values)
+    for new in ("levels", "network"):  # They say what several former fields said.
+        values.pop(new, None)
+    for path, value in former.items():
         if path.startswith("optimizer.") or LATER.get(path, ...) == value:
             continue
         *groups, field = path.split(".")

@@ -45,7 +45,8 @@ def ours(precision: str, batch: int, height: int, width: int) -> Run:
             arrays = _objects(batch_size, height, width)
             info = np.array([[height, width, 1]] * batch_size, np.float32)
             masks = np.ones(
-                [batch_size, config.max_instances, config.gt_mask_size, config.gt_mask_size], np.uint8
+                [batch_size, config.max_instances, config.sizes.gt_mask_size, config.sizes.gt_mask_size],
+                np.uint8,
             )
             rest = {"image_id": np.arange(batch_size), "weight": np.ones(batch_size, np.float32)}
             return tf.data.Dataset.from_tensors(

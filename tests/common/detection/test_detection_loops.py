@@ -18,10 +18,7 @@ PICTURES = drawing.Pictures(
 )
 SMALL = {
     "ssd": {"width": 2, "image_size": 72},
-    "maskrcnn": {
-        "backbone_width": 2, "fpn_channels": 4, "head_units": 6, "mask_channels": 3,
-        "roi_batch": 8, "detections": 5,
-    },
+    "maskrcnn": {"backbone_width": 2},
 }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ FIELDS = {
         "eval_batch_size": 8,
     },
     "ssd": DETECTED | {"width": 2, "image_size": 72},
-    "maskrcnn": DETECTED | {"backbone_width": 8, "fpn_channels": 8, "head_units": 16, "mask_channels": 8},
+    "maskrcnn": DETECTED | {"backbone_width": 8},
     "gnmt": {"num_eval_examples": 10, "width": 8, "global_batch_size": 8, "eval_batch_size": 8},
     "transformer": {"num_eval_examples": 10, "width": 8, "heads": 2, "schedule.width": 8}
     | {"global_batch_size": 8, "eval_batch_size": 8},
