@@ -17,7 +17,7 @@ class Small(Config):
 
 
 SIZES["small"] = Sizes(
-    fpn_channels=4, head_units=6, mask_channels=3, gt_mask_size=14, rpn_batch=32, rpn_pre_nms=40, rpn_post_nms=30,
+    fpn_channels=4, head_units=6, mask_channels=3, gt_mask_size=14, rpn_batch=32, rpn_pre_nms=40, rpn_post_nms=20,
     rpn_eval_pre_nms=30, roi_batch=8, detections=12,
 )  # fmt: skip
 SMALL = Small(

@@ -23,7 +23,7 @@ from maskrcnn import tiny
 from maskrcnn.config import Config
 from maskrcnn.presets import PRESETS
 from maskrcnn.task import Task
-from tests.benchmarks import assert_the_header_follows, check_all
+from tests.benchmarks import assert_the_header_follows, header, check_all
 
 CELLS = 256  # Cells per side of an oracle's masks: at least twice the pixels of any image.
 
@@ -180,10 +180,10 @@ def test_header_follows_the_configuration() -> None:
         ("optimizer.base_learning_rate", "1.5", "opt_base_learning_rate"),
         ("schedule.warmup_steps", "7", "opt_learning_rate_warmup_steps"),
         ("schedule.factor", "0.5", "opt_learning_rate_decay_factor"),
-        ("network", "tiny", "num_image_candidates"),
         ("short_side", "700", "min_image_size"),
         ("long_side", "1200", "max_image_size"),
     )
+    assert header(PRESETS["v100-8"], "network", "tiny")["num_image_candidates"] == 50
 
 
 def test_rows_of_gpus_have_the_reference_s_losses_and_initial_values() -> None:
