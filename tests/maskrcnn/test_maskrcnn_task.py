@@ -23,7 +23,7 @@ from maskrcnn import tiny
 from maskrcnn.config import Config
 from maskrcnn.presets import PRESETS
 from maskrcnn.task import Task
-from tests.benchmarks import assert_the_header_follows, header, check_all
+from tests.benchmarks import assert_the_header_follows, check_all, header
 
 CELLS = 256  # Cells per side of an oracle's masks: at least twice the pixels of any image.
 
