@@ -15,8 +15,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from lab.bench.contenders.torch_resnet import Bottleneck, branch, resnet50
-from ssd.config import LEVELS
 
+# ssd/config.py: numbers of strided and of unpadded feature maps, and of anchors per cell of each level.
+_LEVELS = {"published": (3, 2, (4, 6, 6, 6, 4, 4)), "tiny": (2, 1, (4, 6, 6, 4))}
 Network = tuple[nn.Module, tuple[torch.Tensor, ...], Callable[[Any], torch.Tensor]]
 
 
@@ -125,9 +126,9 @@ class _SSD(nn.Module):
                 layers.append(_Basic(channels, w * 2**stage, stride if block == 0 else 1))
                 channels = w * 2**stage
         self.backbone = nn.Sequential(*layers)
-        anchors = LEVELS[config["levels"]]
-        sizes = [(4 * w, 8 * w, 2, 1)] * 2 + [(2 * w, 4 * w, 2, 1)] * anchors.strided
-        sizes = sizes[: anchors.strided] + [(2 * w, 4 * w, 1, 0)] * anchors.unpadded
+        strided, unpadded, per_cell = _LEVELS[config["levels"]]
+        sizes = [(4 * w, 8 * w, 2, 1)] * 2 + [(2 * w, 4 * w, 2, 1)] * strided
+        sizes = sizes[:strided] + [(2 * w, 4 * w, 1, 0)] * unpadded
         extras, maps = [], [channels]
         for squeeze, filters, stride, pad in sizes:
             extras.append(
@@ -142,7 +143,7 @@ class _SSD(nn.Module):
             maps.append(channels)
         self.extras = nn.ModuleList(extras)
         self.heads = nn.ModuleList(
-            nn.Conv2d(c, n * (4 + self.classes), 3, padding=1) for c, n in zip(maps, anchors.per_cell)
+            nn.Conv2d(c, n * (4 + self.classes), 3, padding=1) for c, n in zip(maps, per_cell)
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
