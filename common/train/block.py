@@ -39,11 +39,7 @@ class TrainingBlock(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
-        """Trains `num_steps` from a `batches` iterator; evaluates `eval_steps` from a `Replicas.dataset` iterator."""
-
-    @abc.abstractmethod
-    def batches(self, dataset: Any) -> Any:
-        """Returns an iterator over a `Replicas.dataset`, to train from."""
+        """Trains `num_steps`, then evaluates `eval_steps` batches, each from an iterator over a `Replicas.dataset`."""
 
     @abc.abstractmethod
     def stop(self) -> None:
@@ -58,8 +54,4 @@ class TrainingBlock(abc.ABC):
 
     @abc.abstractmethod
     def progress(self) -> tuple[int, float]:
-        """Returns the number and the loss of the last finished step; another thread calls it."""
-
-    @abc.abstractmethod
-    def forget(self) -> None:
-        """Drops the last loss, as if no step had run."""
+        """Returns the number of the last finished step, and its loss, nan before a call's first; for another thread."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from common.config.clock import Block
 from common.train import events
 from common.train.guard import Guard
-from common.train.listener import Listener, Verdict
+from common.train.listener import Listener
 from common.train.loop import Loop
 from common.train.timing import now
 
@@ -21,7 +21,7 @@ class Checkpoints(Listener):
         seconds: float = 0.0,
         check_saved: Callable[[], None] = lambda: None,
     ):
-        """Makes a listener that stands behind `guard` in the list of listeners.
+        """Makes a listener that stands behind `guard`, and what reports the run's end, in the list of listeners.
 
         Args:
           save: saves the run's variables and `Loop.pending`, so that a resumed run misses no evaluation.
@@ -44,6 +44,10 @@ class Checkpoints(Listener):
         # Not when a result has come, which a failed save cannot change.
         if isinstance(event, events.Progress | events.BlockStarted):
             self._check_saved()
+        # After the report, so that a failed save cannot change the result. These weights met the target, or an earlier
+        # interval's did; within an interval they are no better than those of the last checkpoint.
+        if isinstance(event, events.RunStopped) and event.status == "success" and self._evaluated:
+            self._save()
 
     def on_poll(self, step: int, training: bool) -> bool:
         due = self._seconds > 0 and now() - self._saved >= self._seconds
@@ -57,14 +61,8 @@ class Checkpoints(Listener):
         if (interval.index + 1) % self._every == 0:
             self._save()
 
-    def on_verdict(self, verdict: Verdict) -> None:
+    def on_verdict(self, verdict: events.RunStopped) -> None:
         if verdict.sound and verdict.status != "success":
-            self._save()
-
-    def on_stop(self, verdict: Verdict) -> None:
-        # Only after the report, so that a failed save cannot change the result. These weights met the target, or an
-        # earlier interval's did; within an interval they are no better than those of the last checkpoint.
-        if verdict.status == "success" and self._evaluated:
             self._save()
 
     def _save(self) -> None:

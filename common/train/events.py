@@ -24,11 +24,6 @@ class RunStarted:
 
 
 @dataclasses.dataclass(frozen=True)
-class DataChecked:
-    """The data fit the configuration; not logged."""
-
-
-@dataclasses.dataclass(frozen=True)
 class BlockStarted:
     time: float
     block: Block
@@ -38,7 +33,7 @@ class BlockStarted:
 class Progress:
     """Step `step` of `block` is done; shown to people, not logged. `evaluating` is true after the last step.
 
-    `loss` is the last finished step's loss; nan before the first step.
+    `loss` is the last finished step's loss; nan before a call's first step.
     """
 
     time: float
@@ -90,23 +85,15 @@ class RunStopped:
     """The end of a run.
 
     `status` is "success" if a finished evaluation met the target, "complete" if a run without a target trained to its
-    end or until nothing was gained, and otherwise "aborted"; the last two have a `reason`.
+    end or until nothing was gained, and otherwise "aborted"; the last two have a `reason`. `sound`: whether the weights
+    are worth a checkpoint.
     """
 
     time: float
     status: str
     step: int
     reason: str = ""
+    sound: bool = True
 
 
-Event = (
-    RunStarted
-    | DataChecked
-    | BlockStarted
-    | Progress
-    | Trained
-    | EvalRan
-    | Evaluated
-    | BlockStopped
-    | RunStopped
-)
+Event = RunStarted | BlockStarted | Progress | Trained | EvalRan | Evaluated | BlockStopped | RunStopped

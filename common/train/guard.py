@@ -9,6 +9,7 @@ It does not see an error that all replicas receive alike: in a gradient before t
 only one replica holds (`shard_weight_update`).
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,8 +20,8 @@ from common.distributed import heartbeat
 from common.distributed.sharded_weights import is_sharded
 from common.distributed.weight_update import WholeUpdate
 from common.errors import PeerLostError, UserError
-from common.train import checkpoint_variables, divergence
-from common.train.listener import Listener, Verdict
+from common.train import checkpoint_variables, divergence, events
+from common.train.listener import Listener
 from common.train.loop import Loop
 from common.train.programs import Programs
 from common.train.timing import now
@@ -68,11 +69,11 @@ class Guard(Listener):
         if self.enabled or not self._programs.config.state_bytes:
             self._note(int(self._programs.state.step))
 
-    def next_pause(self, step: int, end: int) -> int | None:
+    def next_pause(self, step: int, end: int) -> float:
         if not self.enabled and not self.can_replay:
             self._equal = None  # Nothing replays from it any more: its memory is free for the run.
         pause = step + self.steps - step % self.steps if self.enabled else end
-        return pause if pause < end else None
+        return pause if pause < end else math.inf
 
     def on_pause(self, step: int, requested: bool) -> None:
         self.check(step)
@@ -82,7 +83,7 @@ class Guard(Listener):
         if self.enabled and step // self.steps > self._equal[0] // self.steps:
             self.check(step)
 
-    def on_verdict(self, verdict: Verdict) -> None:
+    def on_verdict(self, verdict: events.RunStopped) -> None:
         if verdict.sound:
             self.check(int(self._programs.state.step))
 

@@ -50,7 +50,7 @@ class HostBlock(TrainingBlock):
         first = self.state.step.numpy()
         for copy in self.replicas.local_results(self._count):
             copy.assign(first)
-        self._done = int(first)
+        self._last_loss, self._done = math.nan, int(first)
         try:
             losses, times, stopped = self._train(train, num_steps)
         finally:
@@ -70,9 +70,6 @@ class HostBlock(TrainingBlock):
             arrays=arrays,
         )
 
-    def batches(self, dataset: Any) -> Any:
-        return iter(dataset)
-
     def stop(self) -> None:
         self._stopping = True
 
@@ -82,9 +79,6 @@ class HostBlock(TrainingBlock):
     def progress(self) -> tuple[int, float]:
         done = self._done
         return int(self.state.step) if done is None else done, self._last_loss
-
-    def forget(self) -> None:
-        self._last_loss = math.nan
 
     # -- training ----------------------------------------------------------------------------------------------------
 

@@ -1,30 +1,18 @@
 """Defines what follows a run: checkpoints, the comparison of the replicas, a profile, the log. TensorFlow-free."""
 
 import contextlib
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 from common.config.clock import Block
 from common.train import events
 
 
-class Verdict(NamedTuple):
-    """Why a run ends, the same in all processes: `status`, `step`, `reason` and `time` as in `events.RunStopped`.
-
-    `sound`: whether the weights are worth a checkpoint.
-    """
-
-    status: str
-    step: int
-    time: float
-    reason: str = ""
-    sound: bool = True
-
-
 class Listener:
     """Follows a run; does nothing by default. The loop calls its listeners in their order, in the main thread.
 
-    Every process has the same listeners that exchange data, and calls them at the same steps. `on_event` and `on_poll`
-    may not exchange data.
+    Every process has the same listeners that exchange data, and calls them at the same steps. `on_poll` may not
+    exchange data, nor may `on_event`, but for `events.RunStopped`.
     """
 
     def on_start(self, loop: Any) -> None:
@@ -33,12 +21,12 @@ class Listener:
     def on_event(self, event: events.Event) -> None:
         """Something happened that a log or a person should know."""
 
-    def next_pause(self, step: int, end: int) -> int | None:
-        """Returns the step, after `step` and at most `end`, at which the next call must end; None for no wish.
+    def next_pause(self, step: int, end: int) -> float:
+        """Returns the step, after `step`, at which the next call must end; no wish by default.
 
         `end` is the interval's last step, whose call also evaluates: a pause there makes the evaluation its own call.
         """
-        return None
+        return math.inf
 
     def around_call(self, step: int, steps: int) -> contextlib.AbstractContextManager:
         """Returns a context for a call after `step`, which trains `steps` steps; the last one also evaluates."""
@@ -57,11 +45,8 @@ class Listener:
     def on_interval_end(self, interval: Block) -> None:
         """The run has evaluated, and goes on."""
 
-    def on_verdict(self, verdict: Verdict) -> None:
-        """The run ends, which nobody knows yet. An error here takes the place of the verdict."""
-
-    def on_stop(self, verdict: Verdict) -> None:
-        """The run has ended, and `on_event` got its last event."""
+    def on_verdict(self, verdict: events.RunStopped) -> None:
+        """The run ends with this event, which nobody knows yet. An error here takes its place."""
 
     def diagnose(self, step: int) -> str:
         """Returns which tensor became the first that is not finite, or "", after a loss of `step` that is not."""

@@ -6,24 +6,19 @@ events to the listeners (listener.py), which write the log, save checkpoints and
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from common.config.clock import Block
 from common.train import divergence, events
 from common.train.block import Result
 from common.train.evaluation_pool import POLL_SECONDS, Evaluation, Evaluator
-from common.train.listener import Listener, Verdict
+from common.train.events import RunStopped
+from common.train.listener import Listener
 from common.train.programs import Programs
 from common.train.timing import now
-
-
-class _Stop(NamedTuple):
-    """Why this process must end the run, and since when, in seconds since 1970."""
-
-    reason: str
-    time: float
 
 
 class Loop:
@@ -36,17 +31,15 @@ class Loop:
         self.programs, self._listeners = programs, tuple(listeners)
         self._evaluator = Evaluator(programs.task, programs.replicas.main)
         self._worker = concurrent.futures.ThreadPoolExecutor(1)
-        self._stop: _Stop | None = None
-        self._success: Verdict | None = None  # Once this process knows an evaluation that met the target.
+        self._stop: tuple[str, float] | None = None  # Why this process must end the run, and since when.
+        self._success: RunStopped | None = None  # Once this process knows an evaluation that met the target.
 
-    def stop(self, reason: str, at: float | None = None) -> None:
+    def stop(self, reason: str) -> None:
         """Ends the run: after the running step or calls, or after the running batch of an evaluation.
 
-        The earliest reason counts. `at`: seconds since 1970, now by default.
+        The first reason counts.
         """
-        stop = _Stop(reason, now() if at is None else at)
-        if self._stop is None or stop.time < self._stop.time:
-            self._stop = stop
+        self._stop = self._stop or (reason, now())
 
     @property
     def pending(self) -> list[Evaluation]:
@@ -70,7 +63,6 @@ class Loop:
         programs.agreement.meet()  # No process touches the data before the first process has read its clock.
         self._emit(events.RunStarted(started, start))
         programs.task.check_data()
-        self._emit(events.DataChecked())
         train, held_out = programs.train_input(start), programs.eval_input()
         intervals = programs.clock.blocks(start, evaluated=int(programs.state.evaluated) == start)
         with self._evaluator, self._worker:
@@ -89,21 +81,22 @@ class Loop:
                     verdict = self._verdict()  # A signal may have come meanwhile.
                 if verdict:
                     break
-            self._end(verdict or self._verdict(finished=True))
+            verdict = verdict or self._verdict(finished=True)
+            for listener in self._listeners:
+                listener.on_verdict(verdict)  # The last comparison of the replicas must confirm it.
+            self._emit(verdict)
 
     def _train_and_evaluate(
         self, interval: Block, train: Any, held_out: Any
-    ) -> tuple[Result, Verdict | None]:
+    ) -> tuple[Result, RunStopped | None]:
         """Trains an interval, with pauses where listeners want them; the last call also evaluates."""
         clock, losses, times, evaluation = self.programs.clock, [], [], iter(held_out)
         while True:
-            step, pauses = self.step, []
-            if step < interval.end_step:
-                wishes = (listener.next_pause(step, interval.end_step) for listener in self._listeners)
-                pauses = [pause for pause in wishes if pause is not None]
-            end = min([interval.end_step, *pauses])
-            eval_steps = clock.eval_steps if end == interval.end_step and end not in pauses else 0
-            result = self._call(interval, train, evaluation, end - step, eval_steps)
+            step, last, pause = self.step, interval.end_step, math.inf
+            if step < last:
+                pause = min((x.next_pause(step, last) for x in self._listeners), default=math.inf)
+            eval_steps = clock.eval_steps if last < pause else 0
+            result = self._call(interval, train, evaluation, min(last, pause) - step, eval_steps)
             losses += result.losses.tolist()
             times += result.times.tolist()
             verdict = self._verdict(losses)
@@ -120,7 +113,7 @@ class Loop:
             self._emit(events.Trained(interval, losses, times))
         return result, verdict
 
-    def _judge(self, interval: Block, result: Result) -> Verdict | None:
+    def _judge(self, interval: Block, result: Result) -> RunStopped | None:
         """Takes an evaluation's outputs; a worker may compute the quality while the next interval trains."""
         programs, last = self.programs, interval.end_step == self.programs.clock.train_steps
         self._emit(events.EvalRan(interval, result.eval_start, result.eval_stop))
@@ -131,7 +124,7 @@ class Loop:
         stopped = now()
         self._emit(events.BlockStopped(stopped, interval))
         if self._success:  # The log's lines are in the order of their times.
-            self._success = self._success._replace(time=max(stopped, self._success.time))
+            self._success = dataclasses.replace(self._success, time=max(stopped, self._success.time))
         return self._verdict(finished=last)
 
     def _call(
@@ -177,10 +170,10 @@ class Loop:
             self.programs.state.evaluated.assign(evaluated.block.end_step)
             self._emit(evaluated)
             if evaluated.reached:
-                self._success = Verdict("success", evaluated.block.end_step, evaluated.time)
+                self._success = RunStopped(evaluated.time, "success", evaluated.block.end_step)
                 return
 
-    def _verdict(self, losses: Sequence[float] = (), finished: bool = False) -> Verdict | None:
+    def _verdict(self, losses: Sequence[float] = (), finished: bool = False) -> RunStopped | None:
         """Says whether the run ends here and why, alike in all processes. Nothing else decides it.
 
         Args:
@@ -190,27 +183,19 @@ class Loop:
         programs, step = self.programs, self.step
         decision = programs.agreement.decide(bool(self._success), *(self._stop or ("", 0.0)))
         if decision.success:  # One process knows the evaluation; the others learn of it here.
-            return self._success or Verdict("success", step, now())
+            return self._success or RunStopped(now(), "success", step)
         if losses and not math.isfinite(losses[-1]):
             cause = next(filter(None, (x.diagnose(step) for x in self._listeners)), "")
-            return Verdict("aborted", step, now(), divergence.reason(losses[-1], step, cause), sound=False)
+            return RunStopped(now(), "aborted", step, divergence.reason(losses[-1], step, cause), sound=False)
         if decision.reason:
             status = "complete" if decision.reason.startswith(events.SATURATED) else "aborted"
-            return Verdict(status, step, now(), decision.reason)
+            return RunStopped(now(), status, step, decision.reason)
         if not finished:
             return None
         steps = programs.clock.train_steps
         if programs.config.logged_target is None:
-            return Verdict("complete", step, now(), f"{events.NO_TARGET}; all {steps} steps were trained")
-        return Verdict("aborted", step, now(), f"{events.MISSED} in {steps} steps")
-
-    def _end(self, verdict: Verdict) -> None:
-        """Reports the end of the run, once the last comparison of the replicas has confirmed it."""
-        for listener in self._listeners:
-            listener.on_verdict(verdict)
-        self._emit(events.RunStopped(verdict.time, verdict.status, verdict.step, verdict.reason))
-        for listener in self._listeners:
-            listener.on_stop(verdict)
+            return RunStopped(now(), "complete", step, f"{events.NO_TARGET}; all {steps} steps were trained")
+        return RunStopped(now(), "aborted", step, f"{events.MISSED} in {steps} steps")
 
     def _emit(self, event: events.Event) -> None:
         for listener in self._listeners:

@@ -8,6 +8,7 @@ one of them records.
 from __future__ import annotations
 
 import contextlib
+import math
 import pathlib
 import re
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ import tensorflow as tf
 
 from common.errors import UserError
 from common.files import FIX
-from common.train.listener import Listener, Verdict
+from common.train import events
+from common.train.listener import Listener
 from common.train.loop import Loop
 
 MARK = "profiled steps"  # Name of the trace's event around each call with steps to record.
@@ -74,12 +76,12 @@ class Profile(Listener):
     def on_start(self, loop: Loop) -> None:
         self._loop = loop
 
-    def next_pause(self, step: int, end: int) -> int | None:
+    def next_pause(self, step: int, end: int) -> float:
         """Ends a call before the first recorded step, and after the last one: the trace is of no evaluation."""
         before, last = self.span.first - 1, self.span.last
         if step < before:
-            return before if before < end else None
-        return min(last, end) if step < last else None
+            return before if before < end else math.inf
+        return min(last, end) if step < last else math.inf
 
     @contextlib.contextmanager
     def around_call(self, step: int, steps: int) -> Iterator[None]:
@@ -97,8 +99,9 @@ class Profile(Listener):
         if step + steps == last:
             self._close()
 
-    def on_stop(self, verdict: Verdict) -> None:
-        self._close()
+    def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.RunStopped):
+            self._close()
 
     def _close(self) -> None:
         """Writes the trace, if one is being recorded. Raises UserError if the folder cannot be written."""

@@ -55,7 +55,6 @@ class Programs:
         self.call(self.synthetic(True), self.synthetic(False), *steps)
         self.state.restore(before, others)
         self.replicas.renew(untouched)
-        self.block.forget()
 
     def check_start(self) -> None:
         """Raises UserError in every process unless all start from the same step with the same weights."""
@@ -80,7 +79,7 @@ class Programs:
             return in_turn(noise, self.replicas) if shapes else noise
 
         batches = self.replicas.dataset(lambda shard: pipeline.untuned(dataset(shard)))
-        return self.block.batches(batches) if training else iter(batches)
+        return iter(batches)
 
     def dataset(self, make: Callable[[Shard], tf.data.Dataset]) -> Any:
         """As `Replicas.dataset`; the replicas of a group that partitions its images get the same batches."""
@@ -90,7 +89,7 @@ class Programs:
     def train_input(self, start: int) -> Any:
         """Returns an iterator over the training batches from step `start` on, for `call`."""
         make = self.task.train_input
-        return self.block.batches(self.dataset(lambda shard: make(shard, self.batch_size(True), start)))
+        return iter(self.dataset(lambda shard: make(shard, self.batch_size(True), start)))
 
     def eval_input(self) -> Any:
         """Returns the evaluation's dataset, which keeps its cache; each evaluation iterates over it anew."""

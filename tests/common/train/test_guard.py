@@ -1,6 +1,7 @@
 """Tests that the guard sees a changed bit, names the replica, and that a run with it equals one without."""
 
 import functools
+import math
 import types
 
 import numpy as np
@@ -176,7 +177,7 @@ def test_one_replica_and_zero_steps_compare_nothing_and_keep_the_first_state_for
         one = guard.Guard(loop, steps)
         one.on_start()
         one.check(5)
-        assert one.next_pause(3, 100) is None and one.can_replay
+        assert one.next_pause(3, 100) == math.inf and one.can_replay
         with monkeypatch.context() as later:
             later.setattr(guard, "REPLAY_SECONDS", -1)
             one.next_pause(4, 100)

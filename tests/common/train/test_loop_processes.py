@@ -49,7 +49,7 @@ def stop_on(backend, ranks):
 
     def each(event, loop):
         if isinstance(event, events.Progress) and event.step >= 3 + rank and rank in ranks:
-            loop.stop("SIGTERM", 100.0 + ranks.index(rank))
+            loop._stop = "SIGTERM", 100.0 + ranks.index(rank)
 
     return outcome(programs, run(programs, each, save=notes(saved)), saved)
 

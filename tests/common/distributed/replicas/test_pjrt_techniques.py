@@ -47,7 +47,7 @@ def trained(backend, name):
     loop = Programs(task, backends.make(config))
     train = loop.dataset(lambda shard: task.train_input(shard, loop.batch_size(True), 0))
     held_out = loop.dataset(lambda shard: task.eval_input(shard, loop.batch_size(False)))
-    result = loop.call(loop.block.batches(train), iter(held_out), STEPS, EVALUATIONS)
+    result = loop.call(iter(train), iter(held_out), STEPS, EVALUATIONS)
     assert result.complete
     return result, dict(checkpoint_variables.values(loop.state))
 
