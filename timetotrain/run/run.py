@@ -60,12 +60,16 @@ class Run:
         try:
             if recorder is not None:
                 recorder.header()
-            self._initialize()
+            self._build()
             start, pending = self._resume()
             heartbeat.send(start=start)
             if recorder is not None:
                 recorder.begin(start)
-            self._train(pending)
+            self._training = True
+            self.loop.run(pending)
+            if self._saver is not None:
+                heartbeat.phase(heartbeat.SAVES)
+                self._saver.finish(self._replicas)
             if recorder is not None:
                 recorder.publish()
         except BaseException as error:
@@ -104,16 +108,10 @@ class Run:
         elif not self._training:
             raise ending.stopped_early(name)
 
-    def _initialize(self) -> None:
-        self.reporter.say(f"{self.benchmark} on {self.config.system}, seed {self.config.seed}: initializing")
-        self._build(self.config)
-        if self._stopped_by:  # Python drops an exception that a signal raises inside one of its callbacks.
-            raise ending.stopped_early(self._stopped_by)
-        if self.recorder is not None:
-            self.recorder.built(self.loop.programs, self.reporter.say)
-
-    def _build(self, config: RunConfig) -> Any:
-        """Builds and compiles the programs of `config`, and returns their loop."""
+    def _build(self) -> None:
+        """Makes the backend, the task, the compiled programs and the loop."""
+        config = self.config
+        self.reporter.say(f"{self.benchmark} on {config.system}, seed {config.seed}: initializing")
         task_module = benchmarks.module(self.benchmark, "task")
         from common.distributed import replicas
         from common.train.loop import Loop
@@ -133,9 +131,10 @@ class Run:
         if config.init:
             self._take_weights(programs)
         self.loop = Loop(programs, self._listeners(programs))
-        if self._stopped_by:
-            self.loop.stop(self._stopped_by)
-        return self.loop
+        if self._stopped_by:  # Python drops an exception that a signal raises inside one of its callbacks.
+            raise ending.stopped_early(self._stopped_by)
+        if self.recorder is not None:
+            self.recorder.built(programs, self.reporter.say)
 
     def _listeners(self, programs: Any) -> Iterator[Any]:
         """Yields what follows the run, in the order in which it acts."""
@@ -149,7 +148,8 @@ class Run:
         yield from (Watchdog(), self._results, guard)
         if options.checkpoint_dir:
             seconds = 60 * options.checkpoint_minutes
-            yield Checkpoints(self._save, guard, self.config.checkpoint_blocks, seconds, self._check_saved)
+            every = self.config.checkpoint_blocks
+            yield Checkpoints(self._save, guard, every, seconds, lambda: self._saver.check())
         if self._span is not None:
             self._profile = Profile(self._span, self.recorder and self.recorder.profile_folder)
             yield self._profile  # Last: a trace that cannot be written loses no checkpoint.
@@ -184,18 +184,6 @@ class Run:
         if self.recorder is not None:
             self.recorder.history.saved()
         heartbeat.phase(before)
-
-    def _check_saved(self) -> None:
-        """Raises UserError if the last checkpoint could not be written."""
-        if self._saver is not None:
-            self._saver.check()
-
-    def _train(self, pending: Any) -> None:
-        self._training = True
-        self.loop.run(pending)
-        if self._saver is not None:
-            heartbeat.phase(heartbeat.SAVES)
-            self._saver.finish(self._replicas)
 
     def _leave(self) -> None:
         """Ends the exchanges once the first process has written its results, so that all launchers report alike.

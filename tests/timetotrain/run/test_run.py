@@ -1,6 +1,7 @@
 """Tests how a run handles signals, peers that fail, and its record; trains no benchmark."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import errno
 import json
@@ -43,14 +44,12 @@ def test_a_signal_before_training_ends_the_run(training) -> None:
     assert error.value.exit_code == again.exit_code == 143 and str(again) == str(error.value)
 
 
-def test_a_signal_before_there_is_a_loop_stops_it_at_once(training) -> None:
-    training._training = True
-    training._on_signal(signal.SIGTERM, None)
-    training._on_signal(signal.SIGINT, None)
-    loop = training._build(training.config)
-    loop.run()
-    last = training._results.stopped
-    assert (last.status, last.reason) == ("aborted", "SIGTERM")
+def test_a_signal_whose_exception_python_dropped_ends_the_run(training) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(UserError):
+            training._on_signal(number, None)
+    with pytest.raises(UserError, match="SIGTERM during initialization: nothing was trained"):
+        training._build()
 
 
 def test_data_that_do_not_fit_end_the_log_on_the_clock(recording, monkeypatch) -> None:
@@ -212,12 +211,6 @@ def test_a_run_json_whose_runs_are_no_mapping_is_one_line(tmp_path, runs) -> Non
         results.update_run_json(tmp_path, log, {})
 
 
-def test_an_installed_package_has_no_commit(monkeypatch) -> None:
-    """A repository around site-packages is not the repository of the code."""
-    monkeypatch.setattr(results.files, "INSTALLED", True)
-    assert results.git_state() == {"commit": "", "dirty": True}
-
-
 def started(options: RunOptions) -> int:
     config = toy.config()
     return run.Run("resnet", config, options, ALONE, recorder.Recorder(config, options, 1, [], {})).execute()
@@ -229,7 +222,7 @@ def test_a_failed_start_leaves_no_folder(training, monkeypatch, tmp_path) -> Non
     def fail(self) -> None:
         raise UserError("no data")
 
-    monkeypatch.setattr(run.Run, "_initialize", fail)
+    monkeypatch.setattr(run.Run, "_build", fail)
     options = dataclasses.replace(
         training.options,
         result_dir=str(tmp_path / "results"),
@@ -243,7 +236,7 @@ def test_a_failed_start_leaves_no_folder(training, monkeypatch, tmp_path) -> Non
 def test_a_checkpoint_folder_that_cannot_be_written_is_found_before_the_run(
     training, monkeypatch, tmp_path
 ) -> None:
-    monkeypatch.setattr(run.Run, "_initialize", lambda self: pytest.fail("too late"))
+    monkeypatch.setattr(run.Run, "_build", lambda self: pytest.fail("too late"))
     (tmp_path / "file").touch()
     options = dataclasses.replace(training.options, checkpoint_dir=str(tmp_path / "file" / "checkpoints"))
     with pytest.raises(
