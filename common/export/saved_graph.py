@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 from common.errors import UserError
 from common.layers import weight_files
 from common.layers.weight_files import MOST_GRAPH
+from common.tensorflow_private import saved_model_pb2
 from common.untrusted import read_plain
 
 # Maximum bytes of a graph's constants. The limit is needed because one number and a shape can define a huge constant.

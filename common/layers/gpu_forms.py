@@ -18,8 +18,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tf_keras.src.mixed_precision.autocast_variable import enable_auto_cast_variables
 
 from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
@@ -29,6 +27,7 @@ from common.layers.batch_norm import SyncBatchNorm
 from common.layers.convolution import PaddedConv2D
 from common.layers.dense import add_bias
 from common.layers.xla import for_gpu
+from common.tensorflow_private import enable_auto_cast_variables, gen_xla_ops
 
 SIZE, STRIDE = 3, 2
 _BITS = np.left_shift(1, np.arange(8)).astype(np.uint8)

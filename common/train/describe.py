@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 import tf_keras
-from tensorflow.python.ops import resource_variable_ops
 
 from common.config.clock import Clock
 from common.config.schema import RunConfig
@@ -15,6 +14,7 @@ from common.distributed.replicas.base import Replicas
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
+from common.tensorflow_private import UninitializedVariable
 from common.train.compilation import plan
 from common.train.multiply_adds import forward_macs
 from common.train.task import Task
@@ -64,7 +64,7 @@ def without_values() -> AbstractContextManager[None]:
         if wanted.get("shape") is None:  # The value alone knows the shape.
             return other(**wanted)
         kept = {name: wanted.get(name) for name in ("trainable", "shape", "dtype", "name")}
-        return resource_variable_ops.UninitializedVariable(**kept)
+        return UninitializedVariable(**kept)
 
     return tf.variable_creator_scope(create)
 

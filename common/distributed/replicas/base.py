@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from tensorflow.python.eager import record
 
 from common.distributed import heartbeat
 from common.errors import UserError
+from common.tensorflow_private import record
 
 Groups = Sequence[Sequence[int]]
 # A variable's first value, or a function that returns it.

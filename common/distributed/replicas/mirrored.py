@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.distribute import values as distribute_values
 
 from common.distributed.replicas.base import Groups, Shard, all_groups, placement
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
+from common.tensorflow_private import PerReplica
 
 Values = list[tf.Tensor]
 
@@ -51,7 +51,7 @@ class Mirrored(StrategyReplicas):
         # Within a process, joining the tensors gains nothing.
         def merge(strategy: tf.distribute.Strategy, values: list[Any]) -> list[Any]:
             sums = [tf.add_n(strategy.experimental_local_results(v)) for v in values]
-            return [distribute_values.PerReplica(_on_each(strategy, [s] * self.num_replicas)) for s in sums]
+            return [PerReplica(_on_each(strategy, [s] * self.num_replicas)) for s in sums]
 
         return tf.distribute.get_replica_context().merge_call(merge, args=(list(tensors),))
 
@@ -77,7 +77,7 @@ class _Groups:
             values = list(strategy.experimental_local_results(values))
             results = [function([values[r] for r in group]) for group in self._groups]
             per_replica = [results[group][position] for group, position in self._places]
-            return distribute_values.PerReplica(_on_each(strategy, per_replica))
+            return PerReplica(_on_each(strategy, per_replica))
 
         return tf.distribute.get_replica_context().merge_call(merge, args=(x,))
 

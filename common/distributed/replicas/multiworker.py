@@ -17,9 +17,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
-from tensorflow.python.distribute import values as distribute_values
-from tensorflow.python.eager import context
 
 from common.distributed import server_address
 from common.distributed.replicas.base import Groups, Shard, all_groups, placement
@@ -27,6 +24,7 @@ from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, 
 from common.distributed.replicas.collective_kernels import KeyedCollectives
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.errors import UserError
+from common.tensorflow_private import PerReplica, context, coordination_config_pb2
 
 # Seconds without a sign of life after which a process counts as lost; the others then fail.
 HEARTBEAT_SECONDS = 20
@@ -126,7 +124,7 @@ class MultiWorker(StrategyReplicas):
     def all_values(self, variable: tf.Variable) -> np.ndarray:
         local = [tf.convert_to_tensor(x) for x in self.local_results(variable)]
         return self._between_processes(
-            distribute_values.PerReplica(local) if len(local) > 1 else local[0],
+            PerReplica(local) if len(local) > 1 else local[0],
             lambda local, leaders: tf.concat(
                 tf.unstack(self._collectives.gather(tf.stack(local), leaders, self._first)), 0
             ),

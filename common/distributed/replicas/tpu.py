@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.tpu.ops import tpu_ops
 
 from common.distributed.replicas.base import Groups, Shard, all_groups, placement
 from common.distributed.replicas.strategy import StrategyReplicas
 from common.distributed.replicas.xla import placed, shifts
 from common.errors import UserError
+from common.tensorflow_private import tpu_ops
 
 
 class Tpu(StrategyReplicas):
