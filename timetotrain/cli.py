@@ -14,9 +14,8 @@ from typing import Any
 import timetotrain
 from common.config import benchmarks
 from common.errors import Parser, UserError, answering, near
-from common.files import INSTALLED
 from timetotrain import extras
-from timetotrain.verbs import VERBS, Verb
+from timetotrain.verbs import VERBS
 
 PROG = "timetotrain"
 # Verbs that read the user's own configuration, which may name modules in the current folder. The other verbs read
@@ -51,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return call(name, words)
     except ModuleNotFoundError as error:
-        text = extras.line(error, INSTALLED)
+        text = extras.line(error)
         if text is None:
             raise
         raise UserError(text) from error
@@ -60,22 +59,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def call(name: str, words: Sequence[str]) -> int:
     """Runs the verb `name` with the words that follow it; returns the exit status.
 
-    Raises UserError: the verb, or a package it needs, is not installed; also whatever the verb raises.
+    Raises ModuleNotFoundError: the verb, or a package it needs, is not installed; also whatever the verb raises.
     """
     verb = VERBS[name]
-    module = load(name, verb)
+    module = importlib.import_module(verb.module)
     if verb.words is not None:
         return module.main([*verb.words, *words])
     return _member(module, f"run_{name}", "run")(parser(name).parse_args(words))
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    """Returns the parser of the verb `name`, which has no `main`.
-
-    Raises UserError: the verb is not part of this installation.
-    """
+    """Returns the parser of the verb `name`, which has no `main`."""
     verb = VERBS[name]
-    module = load(name, verb)
+    module = importlib.import_module(verb.module)
     made = Parser(prog=f"{PROG} {name}", description=verb.about[0].upper() + verb.about[1:] + ".")
     _member(module, f"add_{name}_arguments", "add_arguments")(made)
     return made
@@ -83,20 +79,6 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 def _member(module: Any, own: str, usual: str) -> Any:
     return getattr(module, own, None) or getattr(module, usual)
-
-
-def load(name: str, verb: Verb) -> Any:
-    """Imports and returns a verb's module; raises UserError if it is not part of this installation."""
-    if verb.module.startswith(PROG + "."):
-        module = verb.module
-    else:
-        module = benchmarks.command(verb.module)
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module + ".").startswith(error.name + "."):
-            raise
-        raise UserError(f"{PROG} {name}: not part of this installation ({module} is missing)") from None
 
 
 def overview() -> str:
