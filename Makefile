@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup gpu gpu-tf text demo test test-all quick e2e e2e-pods e2e-pjrt e2e-jax e2e-own e2e-slice mutate study bench docs lint lock clean horovod aot
+.PHONY: help setup gpu gpu-tf text demo test test-all quick e2e e2e-pods e2e-pjrt e2e-own e2e-slice mutate study bench docs lint lock clean horovod aot
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -20,7 +20,6 @@ EXTRAS := $(ALL) aot gpu gpu-cuda12 gpu-tf
 OWN_TESTS := tests/timetotrain/test_own_end_to_end.py
 POD_TESTS := tests/common/export/test_replicas.py tests/common/export/test_pods.py
 PJRT_TESTS := tests/timetotrain/run/test_pjrt_targets.py
-JAX_TESTS := tests/common/distributed/test_jax_releases.py
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 help:
@@ -53,7 +52,7 @@ quick: $(VENV)/.dev ## what to run between edits: lint and the quick tests, five
 
 e2e: $(VENV)/.dev ## every tiny benchmark to its target, every full-size network one step; goes on where it was stopped
 	@$(PY) -m tools.run_tests --by_file --slots=2 -n0 -m e2e --journal=.cache/e2e.txt \
-	  $(addprefix --ignore=,$(OWN_TESTS) $(POD_TESTS) $(PJRT_TESTS) $(JAX_TESTS)) $(ARGS)
+	  $(addprefix --ignore=,$(OWN_TESTS) $(POD_TESTS) $(PJRT_TESTS)) $(ARGS)
 
 mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tests miss
 	@$(PY) -m tools.mutate $(ARGS)
@@ -69,9 +68,6 @@ e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal 
 
 e2e-pjrt: $(VENV)/.dev ## every tiny benchmark to its target through --replicas=pjrt; faults of two processes; goes on where it was stopped
 	@$(PY) -m tools.run_tests --by_file -n0 -m e2e -k pjrt --journal=.cache/e2e-pjrt.txt $(PJRT_TESTS) tests/timetotrain/launch/test_runs.py $(ARGS)
-
-e2e-jax: $(VENV)/.dev ## a program of four replicas by each minor release of jax from 0.7 on, in environments of their own
-	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(JAX_TESTS) $(ARGS)
 
 study: $(VENV)/.dev ## a study on real data: make study STUDY=legw-ptb
 	@$(PY) -m lab.studies $(STUDY) $(ARGS)

@@ -24,8 +24,6 @@ EACH_ALONE = (
     "tests/timetotrain/run/test_pjrt_targets.py",
     "tests/timetotrain/test_own_end_to_end.py",
 )
-# It installs environments of its own (make e2e-jax).
-LEFT_OUT = "tests/common/distributed/test_jax_releases.py"
 
 
 def units(tests: Sequence[str]) -> list[list[str]]:
@@ -53,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     deadline = time.monotonic() + 60 * float(argv[0] if argv else MINUTES)
     pytest = [sys.executable, "-m", "pytest", "-n0"]
     listed = subprocess.run(
-        [*pytest, "--collect-only", "--verbosity=-1", "-m", "e2e", f"--ignore={LEFT_OUT}"],
+        [*pytest, "--collect-only", "--verbosity=-1", "-m", "e2e"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
