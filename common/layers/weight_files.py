@@ -6,8 +6,7 @@
 | .npz | numpy.savez of the same arrays |
 | .safetensors | safetensors, of a state dict or of `timetotrain export` |
 | .h5 | tf_keras.applications.ResNet50 |
-| a folder with saved_model.pb | a SavedModel, Keras's or of `timetotrain export` |
-| NAME of NAME.index | a TensorFlow checkpoint of a state dict's arrays |
+| a folder with saved_model.pb | a SavedModel of `timetotrain export` |
 
 A state dict's convolutions are [out, in, h, w] and its dense layers [out, in]; here they are [h, w, in, out] and
 [in, out]. Its batch norm's weight, bias, running_mean and running_var are gamma, beta, moving_mean, moving_variance.
@@ -31,7 +30,6 @@ from common.layers.torch_files import torch_arrays
 from common.untrusted import parsed, read_plain
 
 Arrays = dict[str, np.ndarray]
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # TensorFlow's key for the names of the objects it saved.
 _DEEPEST = 1000  # Maximum length of a group's path, in characters.
 EXTRA = ("assets.extra", "timetotrain.json")  # common/export/formats.py writes it.
 # Exceptions that damaged files raise; pickle raises many kinds.
@@ -49,11 +47,6 @@ def read(path: str | os.PathLike, kind: str = "") -> Arrays:
     try:
         if (path / "saved_model.pb").is_file():
             return _saved_model(path)
-        if pathlib.Path(f"{path}.index").is_file():
-            checkpoint = checked_reader(path)
-            return of_state_dict(
-                {n: checkpoint.get_tensor(n) for n in checkpoint.get_variable_to_shape_map()}
-            )
         readers: Mapping[str, Callable[[pathlib.Path], Arrays]] = {
             ".pth": lambda p: of_state_dict(torch_arrays(p)),
             ".pt": lambda p: of_state_dict(torch_arrays(p)),
@@ -110,14 +103,12 @@ def _safetensors(path: pathlib.Path) -> Arrays:
 
 def _saved_model(folder: pathlib.Path) -> Arrays:
     """Reads only the variables' files: it loads no graph, so none can run."""
-    about, reader = folder.joinpath(*EXTRA), checked_reader(folder / "variables" / "variables")
-    if about.is_file():
-        names = parsed(read_plain(about, MOST_GRAPH))["weights"]
-        return {n: reader.get_tensor(f"weights/{i}/.ATTRIBUTES/VARIABLE_VALUE") for i, n in enumerate(names)}
-    keys = _keras_keys(folder, reader)
-    if not keys:
-        raise ValueError(f"{len(reader.get_variable_to_shape_map())} variables, none with a name")
-    return keras_names({name: reader.get_tensor(key) for name, key in keys.items()})
+    about = folder.joinpath(*EXTRA)
+    if not about.is_file():
+        raise UserError(f"{folder}: a SavedModel without {'/'.join(EXTRA)}; give one of `timetotrain export`")
+    reader = checked_reader(folder / "variables" / "variables")
+    names = parsed(read_plain(about, MOST_GRAPH))["weights"]
+    return {n: reader.get_tensor(f"weights/{i}/.ATTRIBUTES/VARIABLE_VALUE") for i, n in enumerate(names)}
 
 
 def checked_reader(prefix: pathlib.Path) -> Any:
@@ -135,19 +126,6 @@ def checked_reader(prefix: pathlib.Path) -> Any:
     if needed > there + _SPARE:
         raise ValueError(f"its variables have {needed} bytes, their files {there}")
     return reader
-
-
-def _keras_keys(folder: pathlib.Path, reader: Any) -> dict[str, str]:
-    """Returns {variable's name: its key in the files} for the variables that a Keras model lists as its own."""
-    from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
-
-    data = read_plain(folder / "saved_model.pb", MOST_GRAPH)
-    nodes = saved_model_pb2.SavedModel.FromString(data).meta_graphs[0].object_graph_def.nodes
-    lists = [child.node_id for child in nodes[0].children if child.local_name == "variables"]
-    own = {nodes[child.node_id].variable.name for number in lists for child in nodes[number].children}
-    saved = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(_OBJECT_GRAPH))
-    values = [value for node in saved.nodes for value in node.attributes]
-    return {value.full_name: value.checkpoint_key for value in values if value.full_name in own}
 
 
 def _keras_file(path: pathlib.Path) -> Arrays:

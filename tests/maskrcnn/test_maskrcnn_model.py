@@ -20,6 +20,7 @@ from common.train.describe import parameters
 from common.train.multiply_adds import forward_macs
 from maskrcnn import backbone, heads, loss, model
 from maskrcnn.config import Config
+from tests.common.layers.test_starting_weights import published
 from tests.maskrcnn import small
 
 layers = tf_keras.layers
@@ -328,33 +329,8 @@ def test_bf16_computes_convolutions_in_bf16_and_the_rest_in_fp32():
     assert {v.dtype for v in net.trainable_variables} == {tf.float32}
 
 
-def published(width: int) -> dict[str, np.ndarray]:
-    """Arrays with the names and shapes of torchvision's ResNet-50, `fc` included."""
-    rng, actual = np.random.default_rng(0), {}
-
-    def conv(name, norm, inputs, outputs, size):
-        actual[f"{name}.weight"] = rng.normal(0, 0.2, [outputs, inputs, size, size])
-        for part in ("weight", "bias", "running_mean", "running_var"):
-            actual[f"{norm}.{part}"] = rng.uniform(0.5, 1.5, outputs)
-
-    conv("conv1", "bn1", 3, width, 7)
-    inputs = width
-    for stage, blocks in enumerate((3, 4, 6, 3), 1):
-        filters = width * 2 ** (stage - 1)
-        for block in range(blocks):
-            name = f"layer{stage}.{block}"
-            sizes = [(inputs, filters, 1), (filters, filters, 3), (filters, 4 * filters, 1)]
-            for i, size in enumerate(sizes, 1):
-                conv(f"{name}.conv{i}", f"{name}.bn{i}", *size)
-            if block == 0:
-                conv(f"{name}.downsample.0", f"{name}.downsample.1", inputs, 4 * filters, 1)
-            inputs = 4 * filters
-    actual["fc.weight"] = np.zeros([1000, inputs])
-    return actual
-
-
 def test_a_published_backbone_is_read_frozen_or_not(tmp_path):
-    arrays = published(2)
+    arrays = published("resnet50", 2)
     np.savez(tmp_path / "resnet50.npz", **arrays)
     net = network(batch_norm="frozen", freeze=True)
     # 53 convolutions with a batch norm each, whose moments are kept twice: moving and merged.
@@ -365,7 +341,7 @@ def test_a_published_backbone_is_read_frozen_or_not(tmp_path):
     for name in ("bn1", "layer2.3.bn2", "layer4.0.downsample.1"):
         np.testing.assert_array_equal(mine[name].gamma, arrays[f"{name}.weight"])
         np.testing.assert_array_equal(mine[name].merged_variance, arrays[f"{name}.running_var"])
-    np.savez(tmp_path / "wide.npz", **published(4))
+    np.savez(tmp_path / "wide.npz", **published("resnet50", 4))
     with pytest.raises(UserError, match="is config.backbone_width 64 and the file a ResNet-50"):
         backbone.load(net, tmp_path / "wide.npz", Single())
 

@@ -4,6 +4,7 @@ import hashlib
 import os
 import pathlib
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -52,6 +53,12 @@ def random(network):
         else:
             actual[name] = rng.normal(0, np.prod(shape[:-1]) ** -0.5, shape).astype(np.float32)
     return torchvision(actual) | {"bn1.num_batches_tracked": np.array(3, np.int64)}
+
+
+def published(network, width):
+    """Arrays as of a trained network of another width."""
+    with mock.patch.object(starting_weights, "WIDTH", width):
+        return random(network)
 
 
 @pytest.fixture(scope="module")
