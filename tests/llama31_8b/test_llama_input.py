@@ -16,7 +16,6 @@ from llama31_8b import indexed, order
 from llama31_8b import input as pipeline
 from llama31_8b.config import Config
 from llama31_8b.presets import PRESETS
-from llama31_8b.task import Task
 from tests.before_the_clock import Watch
 from tests.benchmarks import ROOT
 from tests.llama31_8b import texts
@@ -187,13 +186,6 @@ def test_an_order_is_made_of_the_windows_of_a_whole_run(monkeypatch, tmp_path) -
     config = PRESETS["cpu-tiny"]
     assert pipeline.load(config, tmp_path, False) == (400 // 50 + 1) * 8 * 32
     assert pipeline.load(config, tmp_path, True) == 400 * config.global_batch_size
-
-
-def test_the_quality_is_the_mean_loss_of_the_windows_tokens() -> None:
-    config = PRESETS["cpu-tiny"]
-    windows = config.num_eval_examples
-    sums = {"loss": 3.0 * windows * config.sequence_length, "windows": windows}
-    assert Task(config, None).quality(sums, {}).value == pytest.approx(3.0, rel=1e-12)
 
 
 SCRIPT = ROOT / "llama31_8b" / "init_datasets.sh"

@@ -56,19 +56,6 @@ def test_a_token_changes_nothing_before_it(kind: str) -> None:
         assert (np.abs(after[:, place:] - before[:, place:]).max((0, 2)) > 1e-6).all()
 
 
-def test_positions_are_relative_and_tell_orders_apart() -> None:
-    """The last logits depend on the order of the tokens before; without a rotation they do not, in one layer."""
-    _, built = network(changed(layers=1))
-    tokens = np.array([[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]] * 2, np.int32)
-    tokens[1, :11] = tokens[1, :11][::-1]
-    first, second = built(tokens).numpy()[:, -1]
-    assert np.abs(first - second).max() > 1e-3
-    built.layers[2].positions.cosine.assign(tf.ones_like(built.layers[2].positions.cosine))
-    built.layers[2].positions.sine.assign(tf.zeros_like(built.layers[2].positions.sine))
-    first, second = built(tokens).numpy()[:, -1]
-    np.testing.assert_allclose(first, second, rtol=1e-10)
-
-
 def test_the_first_loss_is_that_of_the_initial_weights() -> None:
     """ln V + width * std^2 / 2: logits are normal with variance width * std^2 after the last norm."""
     config = changed(
