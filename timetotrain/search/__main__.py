@@ -1,8 +1,8 @@
 """Searches: timetotrain search BENCHMARK --system=NAME --data_dir=DIR --space FIELD=VALUES ...
 
 Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in its
-own process. The same command continues an ended search; with --storage=URL of a database, several machines can share
-one search. MagmaDNN, section 4.3, searches learning rate, weight decay, batch size and epochs.
+own process. The same command continues an ended search, and processes of one machine can share one. MagmaDNN, section
+4.3, searches learning rate, weight decay, batch size and epochs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from common.errors import Parser, UserError, answering, near
 TRIALS = 40  # Default, unless the sampler is grid.
 STORAGE = "search.db"
 FIX = "free space there, or choose another --result_dir; the same command takes a search up"
-OBJECTIVES = {
-    "quality": ("quality",), "accuracy": ("quality",), "time": ("time",), "both": ("quality", "time"),
-}  # fmt: skip
+OBJECTIVES = ("quality", "time")
 
 
 @answering(FIX)
@@ -57,15 +55,12 @@ def parser() -> argparse.ArgumentParser:
     add("--processes", type=int, default=1, help="trials at a time, on this machine")
     add(
         "--objective",
-        choices=list(OBJECTIVES),
+        choices=OBJECTIVES,
         default="quality",
-        help="quality (accuracy) after all epochs, time (to the preset's target), or both, as a Pareto front of runs "
-        "through all epochs",
+        help="quality after all epochs, or time (to the preset's target)",
     )
     add("--part", help="which quality counts if the benchmark has several, e.g. SEGM of Mask R-CNN")
-    add("--stop_at", type=float, help="begin no trial once one has this quality (or time, minutes)")
     add("--name", help="name of the search; default: BENCHMARK-SYSTEM-OBJECTIVE-SAMPLER")
-    add("--storage", help=f"a database URL, or an SQLite file; default: {STORAGE} in the search's folder")
     add("--result_dir", type=pathlib.Path, default=pathlib.Path("results"))
     add("--seed", type=int, default=0, help="seed of the sampler and of every run")
     return words
@@ -85,18 +80,17 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     space = spaces.parse(args.space, base)
     spaces.check(space, base)
     check_data_dir(args.data_dir, args.benchmark)
-    objectives = OBJECTIVES[args.objective]
     points = math.prod(map(len, spaces.axes(space).values())) if args.sampler == "grid" else None
     trials = (points or TRIALS) if args.trials is None else min(args.trials, points or args.trials)
     if min(trials, args.processes) < 1:
         raise UserError("--trials and --processes: at least 1")
     lower = lower_is_better(args.benchmark, base)
-    plan = Plan(space, args.sampler, trials, objectives, lower, args.stop_at, args.seed)
+    plan = Plan(space, args.sampler, trials, args.objective, lower, args.seed)
     name = args.name or f"{args.benchmark}-{args.system}-{args.objective}-{args.sampler}"
     folder = (args.result_dir / "search" / name).resolve()
-    trial_flags = _flags(args, flags, objectives, lower)
+    trial_flags = _flags(args, flags, lower)
     command = Command(args.benchmark, trial_flags, process.core_share(args.processes), part)
-    storage = args.storage or folder / STORAGE
+    storage = folder / STORAGE
     try:
         search = Search(name, plan, command, folder, open_storage(storage))
         search.run(args.processes, lambda line: print(line, flush=True))
@@ -149,16 +143,14 @@ def lower_is_better(benchmark: str, config: Any) -> bool:
     return "at_most" in target
 
 
-def _flags(
-    args: argparse.Namespace, flags: Sequence[str], objectives: Sequence[str], lower: bool
-) -> tuple[str, ...]:
+def _flags(args: argparse.Namespace, flags: Sequence[str], lower: bool) -> tuple[str, ...]:
     """Returns every trial's flags: open division, and an unreachable target if the final quality counts."""
     # An object store has no path on this machine.
     data = args.data_dir if "://" in args.data_dir else os.path.abspath(args.data_dir)
     fixed = [f"--system={args.system}", "--config.division=open", f"--data_dir={data}"]
     if not any(entry.startswith("seed=") for entry in args.space):
         fixed.append(f"--seed={args.seed}")
-    if "quality" in objectives:
+    if args.objective == "quality":
         fixed.append(f"--config.quality_target={'0' if lower else '1000000000'}")
     return (*fixed, *flags)
 

@@ -1,4 +1,4 @@
-"""Runs trials in several processes; an Optuna study records them, and another search or machine can continue it.
+"""Runs trials in several processes; an Optuna study records them, and another search can continue it.
 
 Each trial beats while it runs. Any search reruns the point of a trial that stopped beating, or takes the result from
 its log if the run had ended.
@@ -42,44 +42,32 @@ class Plan:
       space: the fields and their values.
       sampler: one of SAMPLERS.
       trials: total number, over all processes.
-      objectives: "quality", "time" or both.
+      objective: "quality" or "time".
       lower_is_better: for quality; time is always lower-is-better.
-      stop_at: no new trial begins once a trial's first objective is at least this good.
       seed: seed of the sampler.
     """
 
     space: Space
     sampler: str
     trials: int
-    objectives: tuple[str, ...]
+    objective: str
     lower_is_better: bool = False
-    stop_at: float | None = None
     seed: int = 0
 
     @property
-    def directions(self) -> list[str]:
-        return ["minimize" if n == "time" or self.lower_is_better else "maximize" for n in self.objectives]
-
-    def good_enough(self, value: float) -> bool:
-        """Whether this value of the first objective ends the search."""
-        if self.stop_at is None:
-            return False
-        return value <= self.stop_at if self.directions[0] == "minimize" else value >= self.stop_at
+    def direction(self) -> str:
+        return "minimize" if self.objective == "time" or self.lower_is_better else "maximize"
 
 
-def open_storage(where: str | pathlib.Path) -> RDBStorage:
-    """Opens a database by URL, or else an SQLite file, which processes on one machine can share.
+def open_storage(path: pathlib.Path) -> RDBStorage:
+    """Opens an SQLite file, which processes on one machine can share.
 
-    Raises UserError: the storage cannot be opened.
+    Raises UserError: the file is no database. Raises OSError: its folder cannot be made.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    url = f"sqlite:///{path}"
+    options = {"connect_args": {"timeout": 60}}  # Seconds that a process waits for another one's writes.
     try:
-        url, options = str(where), {}
-        if "://" not in url:
-            path = pathlib.Path(where).resolve()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            url = f"sqlite:///{path}"
-        if url.startswith("sqlite"):  # Seconds that a process waits for another one's writes.
-            options = {"connect_args": {"timeout": 60}}
         beat = {"heartbeat_interval": BEAT_SECONDS, "grace_period": GRACE_SECONDS}
         with contextlib.suppress(Exception):  # Another search may be creating the tables; tries again.
             return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
@@ -87,7 +75,7 @@ def open_storage(where: str | pathlib.Path) -> RDBStorage:
         return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
     except Exception as error:  # A database driver may raise anything.
         cause = getattr(error.__cause__, "orig", error)
-        raise UserError(f"--storage={where}: cannot open it: {cause}") from error
+        raise UserError(f"{path}: cannot open it: {cause}; move it away") from error
 
 
 class Search:
@@ -105,7 +93,7 @@ class Search:
         self.study = optuna.create_study(
             storage=storage,
             study_name=name,
-            directions=plan.directions,
+            direction=plan.direction,
             load_if_exists=True,
             sampler=_sampler(plan),
         )
@@ -116,7 +104,7 @@ class Search:
     def _check(self, name: str) -> None:
         identity = {
             "benchmark": self.command.benchmark, "flags": list(self.command.flags),
-            "objectives": list(self.plan.objectives), "part": self.command.part, "sampler": self.plan.sampler,
+            "objectives": [self.plan.objective], "part": self.command.part, "sampler": self.plan.sampler,
             "space": {k: optuna.distributions.distribution_to_json(v) for k, v in self.plan.space.items()},
         }  # fmt: skip
         # List trials before reading the attributes: a search writes its attributes before its first trial.
@@ -125,7 +113,9 @@ class Search:
         if recorded is None:
             if trials or self.study.trials:
                 place = self.folder if trials else f"--name={name}"
-                raise UserError(f"{place}: of an earlier version, or in another storage; give another --name")
+                raise UserError(
+                    f"{place}: of an earlier version, or without its database; give another --name"
+                )
             self.study.set_user_attr("search", recorded := identity)
         for key, value in identity.items():
             if recorded[key] != value:
@@ -175,8 +165,7 @@ class Search:
         with self._lock:
             optuna.storages.fail_stale_trials(self.study)
             begun = counted(self.study)
-            good = any(t.state == TrialState.COMPLETE and self.plan.good_enough(t.values[0]) for t in begun)
-            if self.children.ended_by or good or len(begun) >= self.plan.trials:
+            if self.children.ended_by or len(begun) >= self.plan.trials:
                 return None
             trial = self.study.ask()
             self._storage.record_heartbeat(trial._trial_id)
@@ -211,14 +200,14 @@ class Search:
         return self.command.run(trial.params, self.folder / f"trial-{trial.number}", self.children)
 
     def _tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
-        values = outcome.objectives(self.plan.objectives)
+        value = outcome.objective(self.plan.objective)
         # A diverged run or a missed target still informs the sampler.
-        informs = outcome.minutes is not None and len(self.plan.objectives) == 1
-        state = TrialState.COMPLETE if values else TrialState.PRUNED if informs else TrialState.FAIL
+        lost = TrialState.FAIL if outcome.minutes is None else TrialState.PRUNED
+        state = lost if value is None else TrialState.COMPLETE
         # Another search may have taken the trial over, if this one was suspended for a while.
         with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
             trial.set_user_attr("outcome", dataclasses.asdict(outcome))
-            self.study.tell(trial, values, state)
+            self.study.tell(trial, value, state)
 
 
 def counted(study: optuna.Study) -> list[FrozenTrial]:

@@ -22,19 +22,16 @@ UNITS = {"quality": "quality", "time": "minutes"}
 
 
 def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
-    """Writes search.csv, search.md and, if a trial has a result, search.png; returns the table's best rows.
-
-    With two objectives, the best trials are those that no other trial beats in both.
+    """Writes search.csv, search.md and, if a trial has a result, search.png; returns the table's best row.
 
     Raises UserError: a file cannot be written; earlier files stay intact.
     """
     trials = [t for t in counted(study) if t.state.is_finished()]
     complete = [t for t in trials if t.state == TrialState.COMPLETE]
-    chosen = study.best_trials if len(plan.objectives) > 1 else [study.best_trial] if complete else []
-    best = {t.number for t in chosen}
+    best = {study.best_trial.number} if complete else set()
     heads = ["trial", *plan.space, "quality", "minutes", "state", "message"]
     files.write_csv(folder / "search.csv", heads, [_row(t, plan) for t in trials], _FIX)
-    sign = 1 if plan.directions[0] == "minimize" else -1
+    sign = 1 if plan.direction == "minimize" else -1
     order = [*sorted(complete, key=lambda t: sign * t.values[0]), *(t for t in trials if t not in complete)]
     rows = {t.number: [_cell(value) for value in _row(t, plan)[:-1]] for t in order}
     for number in best & rows.keys():
@@ -62,17 +59,16 @@ def _cell(value: Any) -> str:
 
 
 def _picture(trials: Sequence[FrozenTrial], best: set[int], plan: Plan) -> Figure:
-    """Plots the first objective over each field, and over the second objective if there is one; the best are red."""
+    """Plots the objective over each field; the best trial is red."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
     columns = {field: [t.params[field] for t in trials] for field in plan.space}
-    columns |= {UNITS[name]: [t.values[1] for t in trials] for name in plan.objectives[1:]}
     figure, grid = pyplot.subplots(1, len(columns), figsize=(4 * len(columns), 3.6), dpi=110, squeeze=False)
     for axes, (label, column) in zip(grid[0], columns.items()):
         colors = ["tab:red" if t.number in best else "tab:blue" for t in trials]
         axes.scatter(column, [t.values[0] for t in trials], c=colors, alpha=0.6)
-        axes.set(xlabel=label, ylabel=UNITS[plan.objectives[0]])
+        axes.set(xlabel=label, ylabel=UNITS[plan.objective])
         if getattr(plan.space.get(label), "log", False):
             axes.set_xscale("log")
     figure.tight_layout()

@@ -32,14 +32,11 @@ class Outcome:
     reached: bool = False
     message: str = ""
 
-    def objectives(self, names: Sequence[str]) -> list[float] | None:
-        """Returns the values of the named objectives, "quality" and "time"; None if the run lacks one.
-
-        If "time" is the only objective, it means time to train: a run that misses its target has none.
-        """
-        if self.quality is None or self.minutes is None or (list(names) == ["time"] and not self.reached):
+    def objective(self, name: str) -> float | None:
+        """Returns the quality, or the minutes for "time"; None without either, or if "time" misses the target."""
+        if self.quality is None or self.minutes is None or (name == "time" and not self.reached):
             return None
-        return [{"quality": self.quality, "time": self.minutes}[name] for name in names]
+        return self.quality if name == "quality" else self.minutes
 
 
 @dataclasses.dataclass(frozen=True)

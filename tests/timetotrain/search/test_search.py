@@ -182,29 +182,11 @@ def test_time_to_train_leaves_out_runs_that_miss_the_target(bowl) -> None:
     assert (found.best_value, found.best_params["train_epochs"]) == (4.0, "4")
 
 
-def test_both_objectives_give_a_pareto_front(bowl) -> None:
-    spec = ["optimizer.base_learning_rate=0.1,1", "optimizer.weight_decay=0.3", "train_epochs=1,10"]
-    assert command.main(search("--space", *spec, "--sampler=grid", "--objective=both")) == 0
-    front = {
-        (t.params["optimizer.base_learning_rate"], t.params["train_epochs"]) for t in study(bowl).best_trials
-    }
-    assert front == {("0.1", "1"), ("0.1", "10")}
-
-
-def test_a_threshold_ends_the_search(bowl) -> None:
-    spec = ["optimizer.base_learning_rate=0.1", "optimizer.weight_decay=0.3", "train_epochs=10..40:1"]
-    assert command.main(search("--space", *spec, "--sampler=grid", "--stop_at=0.9")) == 0
-    assert len(table(bowl)) == 1
-
-
-@pytest.mark.parametrize("objective", ["quality", "both"])
-def test_failed_runs_are_in_the_table_and_do_not_end_the_search(bowl, objective) -> None:
+def test_failed_runs_are_in_the_table_and_do_not_end_the_search(bowl) -> None:
     """One refuses its flags, one raises an exception after an evaluation, and one evaluates to nan."""
-    spec = ["optimizer.momentum=0.5,0.25,0.75,0.9"]
-    assert command.main(search("--space", *spec, "--sampler=grid", f"--objective={objective}")) == 0
+    assert command.main(search("--space", "optimizer.momentum=0.5,0.25,0.75,0.9", "--sampler=grid")) == 0
     states = {row["optimizer.momentum"]: row["state"] for row in table(bowl)}
-    nan = "no result" if objective == "quality" else "failed"
-    assert states == {"0.5": "failed", "0.25": "failed", "0.75": nan, "0.9": "done"}
+    assert states == {"0.5": "failed", "0.25": "failed", "0.75": "no result", "0.9": "done"}
     assert "error: no run with this momentum" in {row["message"] for row in table(bowl)}
 
 
@@ -236,10 +218,9 @@ def test_the_command_refuses_in_one_line(bowl, capsys) -> None:
     assert not (bowl / "results").exists()
 
 
-def test_directions_and_the_threshold_follow_the_objective() -> None:
-    assert Plan({}, "tpe", 1, ("quality", "time")).directions == ["maximize", "minimize"]
-    assert Plan({}, "tpe", 1, ("quality",), lower_is_better=True, stop_at=4.0).good_enough(3.9)
-    assert not Plan({}, "tpe", 1, ("quality",), stop_at=0.9).good_enough(0.89)
+def test_the_direction_follows_the_objective() -> None:
+    assert [Plan({}, "tpe", 1, name).direction for name in ("quality", "time")] == ["maximize", "minimize"]
+    assert Plan({}, "tpe", 1, "quality", lower_is_better=True).direction == "minimize"
     assert command.lower_is_better("ptb", BASE) and not command.lower_is_better("mnist", BASE)
 
 
@@ -249,14 +230,13 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("part", "best"), [("BBOX", "10"), ("SEGM", "1")])
-@pytest.mark.parametrize("objective", ["quality", "both"])
-def test_one_of_several_qualities_counts(bowl, part, best, objective) -> None:
+def test_one_of_several_qualities_counts(bowl, part, best) -> None:
     """The second quality improves with fewer epochs."""
     rate = ["--", "--config.optimizer.base_learning_rate=0.1"]
-    assert command.main([*PARTS, f"--part={part}", f"--objective={objective}", *rate]) == 0
+    assert command.main([*PARTS, f"--part={part}", *rate]) == 0
     rows = {row["train_epochs"]: float(row["quality"]) for row in table(bowl)}
     assert max(rows, key=rows.get) == best and len(rows) == 2
-    assert (study(bowl).best_trials[0].params["train_epochs"] == best) or objective == "both"
+    assert study(bowl).best_trial.params["train_epochs"] == best
 
 
 def test_a_trial_of_several_qualities_left_by_a_killed_search_gets_its_result(bowl, monkeypatch) -> None:
@@ -319,9 +299,9 @@ def test_a_disk_that_fills_up_ends_the_search_in_one_line_and_loses_no_trial(bow
 
 def test_logs_of_another_search_are_no_results(bowl, capsys) -> None:
     assert command.main(search("--space", "optimizer.base_learning_rate=0.001,0.1", "--sampler=grid")) == 0
-    other = search("--space", "optimizer.momentum=0.5,0.6", "--sampler=grid", "--storage=other.log")
-    assert command.main(other) == 2
-    assert "of an earlier version, or in another storage; give another --name" in capsys.readouterr().err
+    (bowl / "results/search/it/search.db").unlink()
+    assert command.main(search("--space", "optimizer.momentum=0.5,0.6", "--sampler=grid")) == 2
+    assert "of an earlier version, or without its database; give another --name" in capsys.readouterr().err
     assert not table(bowl)[0].get("optimizer.momentum")
 
 
@@ -335,16 +315,17 @@ def test_a_log_that_lies_in_a_trial_s_folder_is_not_its_result(bowl) -> None:
 
 
 def test_a_file_that_is_no_database_stays_unchanged(bowl, capsys) -> None:
-    notes = bowl / "notes.txt"
+    notes = bowl / "results/search/it/search.db"
+    notes.parent.mkdir(parents=True)
     notes.write_text("to buy: a disk")
-    assert command.main(search(*GRID, f"--storage={notes}")) == 2
-    assert f"--storage={notes}: cannot open it: " in capsys.readouterr().err
+    assert command.main(search(*GRID)) == 2
+    assert f"{notes}: cannot open it: " in capsys.readouterr().err
     assert notes.read_text() == "to buy: a disk"
 
 
 def test_a_result_folder_that_cannot_be_made_is_one_line(bowl, capsys) -> None:
     (bowl / "results").write_text("a file")
-    assert command.main(search(*GRID, "--storage=sqlite:///s.db")) == 2
+    assert command.main(search(*GRID)) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "Not a directory" in error and "choose another --result_dir" in error
 
