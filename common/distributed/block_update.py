@@ -18,9 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 from common.distributed import gradient_sum
-from common.distributed.pieces import Piece
 from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import ShardedUpdate
+from common.distributed.weight_shards import WeightShard
 
 # The last two dimensions of an array in a TPU's memory are padded to multiples of these (32-bit elements).
 _TILE = (8, 128)
@@ -108,7 +108,7 @@ def _padded(block: tuple[int, ...]) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Block(Piece):
+class BlockShard(WeightShard):
     """A weight that is cut by `grid`."""
 
     grid: Grid | None = None
@@ -162,27 +162,27 @@ class BlockUpdate(ShardedUpdate):
     def _part(self, replica: tf.Tensor | int) -> tf.Tensor | int:
         return replica
 
-    def _plan(self) -> list[list[Piece]]:
-        """Makes one piece for each weight."""
-        count, pieces = self._replicas.num_replicas, []
+    def _plan(self) -> list[list[WeightShard]]:
+        """Makes one shard for each weight."""
+        count, shards = self._replicas.num_replicas, []
         described = zip(self._weights, self._segments, self._by_rows, strict=True)
         for i, (weight, one, rows) in enumerate(described):
             shape = tuple(weight.shape)
             layout = grid(_viewed(shape), count, rows)
             about = {"shapes": (shape,), "replicas": count, "grid": layout}
-            pieces.append([Block((i,), one.adapts, one.regularized, rows, layout.block, **about)])
-        return pieces
+            shards.append([BlockShard((i,), one.adapts, one.regularized, rows, layout.block, **about)])
+        return shards
 
     def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         sums = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
-        return [piece.cut(x, self._replicas) for x, piece in zip(sums, self._all_pieces(), strict=True)]
+        return [shard.cut(x, self._replicas) for x, shard in zip(sums, self._all_shards(), strict=True)]
 
     def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Places each block in zeros of its weight's shape, sums them in full precision and writes the weights."""
         replica = self._replicas.replica_id()
         placed = [
-            self._replicas.place(block, piece.starts(replica), piece.grid.shape)
-            for block, piece in zip(new, self._all_pieces(), strict=True)
+            self._replicas.place(block, shard.starts(replica), shard.grid.shape)
+            for block, shard in zip(new, self._all_shards(), strict=True)
         ]
         full = dataclasses.replace(self._config.communication, wire="full")
         sums = gradient_sum.sum_gradients(self._replicas, placed, full)

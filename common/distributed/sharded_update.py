@@ -14,15 +14,15 @@ import numpy as np
 import tensorflow as tf
 
 from common.distributed import gradient_sum
-from common.distributed.pieces import Piece
 from common.distributed.replicas.base import flatten
+from common.distributed.weight_shards import WeightShard
 from common.distributed.weight_update import WeightUpdate, rate_of
 from common.optim import optimizers
 from common.optim.optimizers import WeightState
 
 
 class ShardedUpdate(WeightUpdate):
-    """Each replica updates its part of every weight; `slots` has an element for each piece."""
+    """Each replica updates its part of every weight; `slots` has an element for each shard."""
 
     def _make_slots(self) -> list[dict[str, tf.Variable]]:
         self._route = gradient_sum.route(self._config.communication, self._replicas.num_replicas)
@@ -37,8 +37,8 @@ class ShardedUpdate(WeightUpdate):
         self._buckets = self._plan()
         make = self._replicas.per_replica_variable
         return [
-            self._slots_of(piece.shape, self._weights[piece.members[0]].dtype, f"shard_{i}", make)
-            for i, piece in enumerate(self._all_pieces())
+            self._slots_of(shard.shape, self._weights[shard.members[0]].dtype, f"shard_{i}", make)
+            for i, shard in enumerate(self._all_shards())
         ]
 
     def _ceil(self, count: int) -> int:
@@ -48,15 +48,15 @@ class ShardedUpdate(WeightUpdate):
         """The number of a replica's part."""
         return self._route.part(replica)
 
-    def _all_pieces(self) -> list[Piece]:
-        return [piece for bucket in self._buckets for piece in bucket]
+    def _all_shards(self) -> list[WeightShard]:
+        return [shard for bucket in self._buckets for shard in bucket]
 
-    def _plan(self) -> list[list[Piece]]:
-        """Returns the pieces of each bucket."""
+    def _plan(self) -> list[list[WeightShard]]:
+        """Returns the shards of each bucket."""
         buckets = gradient_sum.buckets(self._weights, gradient_sum.BUCKET_BYTES)
-        return [self._pieces(bucket) for bucket in buckets]
+        return [self._shards(bucket) for bucket in buckets]
 
-    def _pieces(self, bucket: Sequence[int]) -> list[Piece]:
+    def _shards(self, bucket: Sequence[int]) -> list[WeightShard]:
         """Groups the weights of a bucket by what the rule needs to know about them."""
         optimizer, whole = self._config.optimizer, self._segments
         groups: dict[Hashable, list[int]] = {}
@@ -67,13 +67,13 @@ class ShardedUpdate(WeightUpdate):
             regularized = bool(optimizer.l2_in_loss) and whole[i].regularized
             key = i if alone else (decays, regularized, own_rate)
             groups.setdefault(key, []).append(i)
-        pieces = []
+        shards = []
         for members in groups.values():
             first, size = members[0], sum(self._sizes[i] for i in members)
             rows = self._by_rows[first]
             shape = (self._ceil(self._weights[first].shape[0]), *self._weights[first].shape[1:])
-            pieces.append(
-                Piece(
+            shards.append(
+                WeightShard(
                     tuple(members),
                     whole[first].adapts,
                     whole[first].regularized,
@@ -84,7 +84,7 @@ class ShardedUpdate(WeightUpdate):
                     self._route.num_replicas,
                 )
             )
-        return pieces
+        return shards
 
     # -- inside `run` ------------------------------------------------------------------------------------------------
 
@@ -110,12 +110,12 @@ class ShardedUpdate(WeightUpdate):
         rate: tf.Tensor,
         step: tf.Tensor,
     ) -> tuple[list[tf.Tensor], list[optimizers.Slots]]:
-        """Returns the new weight parts and their slots, one of each per piece."""
+        """Returns the new weight parts and their slots, one of each per shard."""
         new, slots = [], []
         for i, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
-            before, piece = self._slots_before(i), self._all_pieces()[i]
-            own_rate = rate_of(self._config, self._segments[piece.members[0]].kind == "bias", rate, step)
-            rate_here, segments = tf.cast(own_rate, weight.dtype), piece.segments(norms.get(str(i)))
+            before, shard = self._slots_before(i), self._all_shards()[i]
+            own_rate = rate_of(self._config, self._segments[shard.members[0]].kind == "bias", rate, step)
+            rate_here, segments = tf.cast(own_rate, weight.dtype), shard.segments(norms.get(str(i)))
             state = WeightState(weight, gradient, before, rate_here, step, segments)
             updated, after = self.rule.update(state)
             new.append(updated)
@@ -126,34 +126,34 @@ class ShardedUpdate(WeightUpdate):
         return {name: slot.read_value() for name, slot in self.slots[i].items()}
 
     def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns this replica's part of the summed gradients, one tensor for each piece."""
+        """Returns this replica's part of the summed gradients, one tensor for each shard."""
         return [x for bucket in self._buckets for x in self._scatter(bucket, gradients)]
 
-    def _scatter(self, bucket: Sequence[Piece], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns this replica's part of a bucket's summed gradients, one tensor per piece."""
-        rows = [row for piece in bucket for row in piece.rows(gradients)]
+    def _scatter(self, bucket: Sequence[WeightShard], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns this replica's part of a bucket's summed gradients, one tensor per shard."""
+        rows = [row for shard in bucket for row in shard.rows(gradients)]
         whole = tf.concat(rows, 1) if len(rows) > 1 else rows[0]
         wire = self._config.communication.wire
         own_part = gradient_sum.scatter(self._replicas, tf.reshape(whole, [-1]), self._route, wire)
-        sizes = [math.prod(piece.shape) for piece in bucket]
+        sizes = [math.prod(shard.shape) for shard in bucket]
         parts = tf.split(own_part, sizes) if len(sizes) > 1 else [own_part]
-        return [tf.reshape(part, piece.shape) for part, piece in zip(parts, bucket, strict=True)]
+        return [tf.reshape(part, shard.shape) for part, shard in zip(parts, bucket, strict=True)]
 
     def _own_weights(self) -> list[tf.Tensor]:
         part = self._part(self._replicas.replica_id())
-        return [piece.own(self._weights, part, self._replicas) for piece in self._all_pieces()]
+        return [shard.own(self._weights, part, self._replicas) for shard in self._all_shards()]
 
     def _norms(
         self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """Returns the norms that LARS or LAMB needs, by piece number; one small all-reduce serves all layers."""
-        pieces = self._all_pieces()
-        layers = [i for i, piece in enumerate(pieces) if self.rule.adapts_by_norms and piece.adapts]
+        """Returns the norms that LARS or LAMB needs, by shard number; one small all-reduce serves all layers."""
+        shards = self._all_shards()
+        layers = [i for i, shard in enumerate(shards) if self.rule.adapts_by_norms and shard.adapts]
         if not layers:
             return {}
         squares = []
         for i in layers:
-            state = WeightState(weights[i], gradients[i], self._slots_before(i), rate, step, pieces[i])
+            state = WeightState(weights[i], gradients[i], self._slots_before(i), rate, step, shards[i])
             if self.rule.measured:
                 other = self.rule.measured(state)
             else:
@@ -163,20 +163,20 @@ class ShardedUpdate(WeightUpdate):
         return {str(i): (norms[2 * place], norms[2 * place + 1]) for place, i in enumerate(layers)}
 
     def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """All-gathers the new weights from all pieces' parts and writes them."""
+        """All-gathers the new weights from all shards' parts and writes them."""
         written, parts = [], iter(new)
         for bucket in self._buckets:
             written += self._gather(bucket, [next(parts) for _ in bucket])
         return written
 
-    def _gather(self, bucket: Sequence[Piece], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _gather(self, bucket: Sequence[WeightShard], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-gathers a bucket's new weights, always in full precision, and writes them."""
-        members = [i for piece in bucket for i in piece.members]
+        members = [i for shard in bucket for i in shard.members]
         whole = gradient_sum.gather(self._replicas, flatten(new), self._route)
         rows = tf.reshape(whole, [self._route.num_replicas, -1])
-        widths = [width for piece in bucket for width in piece.widths]
+        widths = [width for shard in bucket for width in shard.widths]
         columns = iter(tf.split(rows, widths, 1) if len(widths) > 1 else [rows])
-        values = [value for piece in bucket for value in piece.weights([next(columns) for _ in piece.widths])]
+        values = [value for shard in bucket for value in shard.weights([next(columns) for _ in shard.widths])]
         self._replicas.assign([self._weights[i] for i in members], values)
         return values
 
@@ -185,23 +185,23 @@ class ShardedUpdate(WeightUpdate):
     @property
     def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:
         shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in self._weights]
-        for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
+        for shard, slots in zip(self._all_shards(), self.slots, strict=True):
             for name, slot in slots.items():
-                for i, shape in zip(piece.members, piece.slot_shapes(tuple(slot.shape)), strict=True):
+                for i, shape in zip(shard.members, shard.slot_shapes(tuple(slot.shape)), strict=True):
                     shapes[i][name] = shape
         return shapes
 
     def each_slot(self) -> Iterator[tuple[int, str, np.ndarray]]:
         order = np.argsort([self._part(r) for r in range(self._route.num_replicas)])
-        for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
+        for shard, slots in zip(self._all_shards(), self.slots, strict=True):
             for name, slot in slots.items():
-                parts = piece.slot_values(self._replicas.all_values(slot)[order])
-                yield from ((i, name, value) for i, value in zip(piece.members, parts, strict=True))
+                parts = shard.slot_values(self._replicas.all_values(slot)[order])
+                yield from ((i, name, value) for i, value in zip(shard.members, parts, strict=True))
 
     def write_slots(self, saved: Callable[[int, str], np.ndarray]) -> None:
         first = self._replicas.process_index * (self._route.num_replicas // self._replicas.num_processes)
-        for piece, slots in zip(self._all_pieces(), self.slots, strict=True):
+        for shard, slots in zip(self._all_shards(), self.slots, strict=True):
             for name, slot in slots.items():
-                parts = piece.slot_parts([saved(i, name) for i in piece.members], tuple(slot.shape))
+                parts = shard.slot_parts([saved(i, name) for i in shard.members], tuple(slot.shape))
                 for j, copy in enumerate(self._replicas.local_results(slot)):
                     copy.assign(parts[self._part(first + j)])

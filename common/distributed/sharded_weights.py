@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from common.distributed.pieces import Piece
 from common.distributed.replicas.base import Replicas, linear
 from common.distributed.sharded_update import ShardedUpdate
+from common.distributed.weight_shards import WeightShard
 
 _SHAPE = "whole_shape"  # A part's attribute: the shape of the whole weight.
 
@@ -104,15 +104,15 @@ class ShardedWeightsUpdate(ShardedUpdate):
     def _part(self, replica: tf.Tensor | int) -> tf.Tensor | int:
         return replica
 
-    def _plan(self) -> list[list[Piece]]:
-        """Makes one piece for each weight."""
-        count, pieces = self._replicas.num_replicas, []
+    def _plan(self) -> list[list[WeightShard]]:
+        """Makes one shard for each weight."""
+        count, shards = self._replicas.num_replicas, []
         for i, (weight, one) in enumerate(zip(self._weights, self._segments, strict=True)):
             size = weight.shape[0]
             shapes = (shape_of(weight),)
-            piece = Piece((i,), one.adapts, one.regularized, False, (size,), (size,), shapes, count)
-            pieces.append([piece])
-        return pieces
+            shard = WeightShard((i,), one.adapts, one.regularized, False, (size,), (size,), shapes, count)
+            shards.append([shard])
+        return shards
 
     def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(gradients)

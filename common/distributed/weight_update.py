@@ -36,7 +36,7 @@ class WeightUpdate(abc.ABC):
 
     Attributes:
       rule: the optimizer.
-      slots: the optimizer's variables, {name: variable} for each weight, or for each piece of a form that cuts weights.
+      slots: the optimizer's variables, {name: variable} for each weight, or for each shard of a form that cuts weights.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The pieces of a sharded weight update: what each replica owns of some weights, and how values go there and back.
+"""The shards of a sharded weight update: what each replica owns of some weights, and how values go there and back.
 
-A `Piece` cuts every weight into equal parts, whose elements lie side by side. A value of a weight goes into `rows`, one
-tensor [replicas, width] for each of `widths`; `weights` takes them back.
+A `WeightShard` cuts every weight into equal parts, whose elements lie side by side. A value of a weight goes into
+`rows`, one tensor [replicas, width] for each of `widths`; `weights` takes them back.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from common.optim import optimizers
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class WeightShard:
     """The `optimizers.Segments` of weight parts treated alike; a single part if the rule needs its norms or rows.
 
     Attributes:
@@ -48,7 +48,7 @@ class Piece:
         return optimizers.rows_with_gradient(gradient) if self.by_rows else True
 
     def segments(self, measured: tuple[tf.Tensor, tf.Tensor] | None) -> optimizers.Segments:
-        """Returns what the rule learns about this piece, with the norms that the replicas found together."""
+        """Returns what the rule learns about this shard, with the norms that the replicas found together."""
         return dataclasses.replace(self, measured=measured)
 
     def rows(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
