@@ -1,4 +1,4 @@
-"""Tests the task: averages over views, counting, accumulation, initial weights, the last five evaluations."""
+"""Tests the task: averages over views, counting, accumulation, initial weights, the three efficiencies."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from common.layers.precision import precision
 from common.train import step as steps
 from common.train.classification import top_k_sums
 from tests.benchmarks import line
-from tsm_kinetics import last_five, model, pretrained
+from tsm_kinetics import efficiency, last_five, model, pretrained
 from tsm_kinetics.config import MODELS, Config, Data
 from tsm_kinetics.presets import PRESETS
 from tsm_kinetics.task import Task
@@ -172,6 +172,59 @@ def test_mean_inflation_keeps_a_constant_video_s_inner_frames() -> None:
     want = tf.nn.conv2d(x[:, 0], kernel, 1, "VALID")
     for t in (1, 2, 3):
         np.testing.assert_allclose(got[:, t], want, rtol=1e-8)
+
+
+def test_communication_is_latency_and_size_over_bandwidth() -> None:
+    link = 1e-5, 1e9
+    assert efficiency.communication_seconds(1e8, 1, *link) == 0
+    # Two nodes: each sends half, twice.
+    assert efficiency.communication_seconds(1e8, 2, *link) == pytest.approx(2e-5 + 0.1)
+    assert efficiency.communication_seconds(1e8, 8, *link) == pytest.approx(14e-5 + 14 / 8 * 0.1)
+    assert efficiency.scalability(0.3, 1e8, 2, *link) == pytest.approx(0.3 / (0.3 + 0.10002))
+
+
+def test_the_command_prints_table_1_and_the_scalability_of_the_paper_s_rates(
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """Figure 3c: TSM scales further than I3D 3x3x3, which has 1.9 times the gradients."""
+    assert efficiency.main(["--models=tsm,i3d_3x3x3", "--bandwidth=1.25e9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| tsm | 8 x 224 x 224 x 3 | 32.7 (33.0) | 24.3 (24.3) | 27.15 (27.40)" in lines[2]
+    tsm, i3d = ([float(cell) for cell in line.split("|")[2:-1]] for line in lines[-2:])
+    assert tsm[0] == i3d[0] == 1 and all(a > b for a, b in zip(tsm[1:], i3d[1:]))
+
+
+def test_the_command_measures_small_networks(capsys: pytest.CaptureFixture) -> None:
+    flags = ["--system=cpu-tiny", "--batch_size=2", "--steps=1", "--measure"]
+    assert efficiency.main([*flags, "--models=tsm,i3d_3x1x1"]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "i3d_3x1x1" in line]
+    assert rows[0][1] == "32 x 32 x 32 x 3" and float(rows[0][5].split()[0]) > 0 and len(rows) == 2
+    assert efficiency.main(["--models=slowfast"]) == 2
+    assert "error: --models=slowfast: unknown" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--steps=0", "--steps=0: must be at least 1"),
+        ("--batch_size=0", "--batch_size=0: must be at least 1"),
+        ("--clips_per_device=-1", "--clips_per_device=-1: must be at least 1"),
+        ("--image_size=-1", "--image_size=-1: must be at least 0"),
+        (
+            "--latency=nan",
+            "--latency=nan, --bandwidth=25000000000.0: must be at least 0, above 0, and finite",
+        ),
+        ("--bandwidth=0", "--latency=1.5e-06, --bandwidth=0.0: must be"),
+        (
+            "--system=cpu-tyni",
+            "--system=cpu-tyni: unknown (did you mean cpu-tiny?); known: cpu-tiny, cpu-ucf101",
+        ),
+    ],
+)
+def test_a_flag_out_of_its_range_is_one_line(flag: str, message: str, capsys: pytest.CaptureFixture) -> None:
+    assert efficiency.main(["--measure", flag]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}") and error.count("\n") == 1
 
 
 def test_the_last_five_evaluations(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:

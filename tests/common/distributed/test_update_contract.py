@@ -4,14 +4,13 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from common.config.schema import Communication
 from common.distributed.block_update import BlockUpdate
 from common.distributed.sharded_update import ShardedUpdate
 from common.distributed.weight_update import WholeUpdate
 from tests.common.distributed import updates
-from tests.common.distributed.updates import furthest, sharded
+from tests.common.distributed.updates import sharded
 
 FORMS = {
     "whole": (WholeUpdate, Communication()),
@@ -52,22 +51,3 @@ def test_slots_are_read_as_they_were_written(runner):
     for (i, name), value in mine.items():
         np.testing.assert_array_equal(value, values[i][name])
     assert shapes == runner_of("whole", rule).state.update.slot_shapes
-
-
-def test_an_update_that_is_not_finite_is_skipped_on_every_replica(runner):
-    """One element on the last replica is infinite."""
-    state, replicas = runner.state, runner.replicas
-    before, slots, told = runner.copies(), runner.slots(), []
-
-    def apply():
-        first, *rest = [tf.ones(w.shape, w.dtype) for w in state.model.trainable_variables]
-        last = tf.cast(tf.equal(replicas.replica_id(), 3), first.dtype)
-        bad = [tf.tensor_scatter_nd_update(first, [[0] * first.shape.rank], [1 / (1 - last)]), *rest]
-        rate, step = tf.constant(1.0, tf.float64), tf.constant(1, tf.int64)
-        state.update.apply(bad, rate, step, lambda finite: told.append(finite) or [tf.cast(finite, tf.int32)])
-        return tf.cast(told[-1], tf.int32)
-
-    finite = tf.function(lambda: replicas.local_results(replicas.run(apply)), autograph=False)()
-    assert [int(x) for x in finite] == [0] * 4
-    assert furthest(sum(runner.copies(), []), sum(before, [])) == 0
-    assert furthest(runner.slots(), slots) == 0
