@@ -15,9 +15,9 @@ from common.errors import UserError
 
 FIX = "free space there"
 _BLOCK = 1 << 20  # Bytes read at a time.
-# Root of the checkout, or the folder in which pip installed the wheel (the checker), and which of the two it is.
+# Root of the checkout or installed package, and whether it is an installed package.
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-INSTALLED = not (ROOT / "pyproject.toml").is_file()
+INSTALLED = __name__ != "common.files"
 
 
 @contextlib.contextmanager

@@ -14,8 +14,9 @@ from typing import Any
 import timetotrain
 from common.config import benchmarks
 from common.errors import Parser, UserError, answering, near
+from common.files import INSTALLED
 from timetotrain import extras
-from timetotrain.verbs import VERBS
+from timetotrain.verbs import VERBS, Verb
 
 PROG = "timetotrain"
 # Verbs that read the user's own configuration, which may name modules in the current folder. The other verbs read
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return call(name, words)
     except ModuleNotFoundError as error:
-        text = extras.line(error)
+        text = extras.line(error, INSTALLED)
         if text is None:
             raise
         raise UserError(text) from error
@@ -59,19 +60,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def call(name: str, words: Sequence[str]) -> int:
     """Runs the verb `name` with the words that follow it; returns the exit status.
 
-    Raises ModuleNotFoundError: the verb, or a package it needs, is not installed; also whatever the verb raises.
+    Raises UserError: the verb, or a package it needs, is not installed; also whatever the verb raises.
     """
     verb = VERBS[name]
-    module = importlib.import_module(verb.module)
+    module = load(name, verb)
     if verb.words is not None:
         return module.main([*verb.words, *words])
     return _member(module, f"run_{name}", "run")(parser(name).parse_args(words))
 
 
 def parser(name: str) -> argparse.ArgumentParser:
-    """Returns the parser of the verb `name`, which has no `main`."""
+    """Returns the parser of the verb `name`, which has no `main`.
+
+    Raises UserError: the verb is not part of this installation.
+    """
     verb = VERBS[name]
-    module = importlib.import_module(verb.module)
+    module = load(name, verb)
     made = Parser(prog=f"{PROG} {name}", description=verb.about[0].upper() + verb.about[1:] + ".")
     _member(module, f"add_{name}_arguments", "add_arguments")(made)
     return made
@@ -79,6 +83,20 @@ def parser(name: str) -> argparse.ArgumentParser:
 
 def _member(module: Any, own: str, usual: str) -> Any:
     return getattr(module, own, None) or getattr(module, usual)
+
+
+def load(name: str, verb: Verb) -> Any:
+    """Imports and returns a verb's module; raises UserError if it is not part of this installation."""
+    if verb.module.startswith(PROG + "."):
+        module = verb.module
+    else:
+        module = benchmarks.command(verb.module)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module + ".").startswith(error.name + "."):
+            raise
+        raise UserError(f"{PROG} {name}: not part of this installation ({module} is missing)") from None
 
 
 def overview() -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from timetotrain.follow import command
+
 _ENDED = Path("report.html")
 
 
@@ -25,8 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Writes the page; returns the exit status. Raises UserError: from the report or the page."""
     if options.follow or options.tensorboard:
-        from timetotrain.follow import command  # Not in the wheel.
-
         options.result = options.path
         return command.run(options)
     from compliance.report import page

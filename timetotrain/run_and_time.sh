@@ -14,7 +14,7 @@
 #   PYTHON      interpreter   (.venv/bin/python of the checkout, else python3)
 set -euo pipefail
 folder=$PWD root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root"  # Where the modules are found.
+[[ -d $root/timetotrain/common ]] || cd "$root"  # A checkout's modules are found from its root, a wheel's anywhere.
 PYTHON=${PYTHON:-.venv/bin/python}
 [ -x "$PYTHON" ] || PYTHON=python3
 export PYTHON TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}

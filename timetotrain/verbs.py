@@ -20,7 +20,7 @@ class Verb:
 
     Attributes:
       about: one line that says what it does.
-      module: the module's name: "timetotrain.use.data", "timetotrain.search.__main__".
+      module: the module's name as in a checkout: "timetotrain.use.data", "timetotrain.search.__main__".
       words: None if the module has `add_arguments` and `run`; otherwise its `main` gets these words first.
     """
 

@@ -2,14 +2,17 @@
 #
 #   source "$(dirname "${BASH_SOURCE[0]}")/../common/data/datasets.sh" BENCHMARK "what DATA_DIR is a folder for"
 #
-# Afterwards the working directory is the checkout's root, PYTHON is the interpreter and DATA_DIR is set. With
-# SYSTEM=cpu-tiny this file generates the benchmark's tiny data set instead and ends the script.
+# Afterwards the working directory is the checkout's root (where pip installed the project, the caller's directory),
+# PYTHON is the interpreter and DATA_DIR is set. With SYSTEM=cpu-tiny this file generates the benchmark's tiny data set
+# instead and ends the script.
 set -euo pipefail
 # Makes the caller's relative paths absolute.
 for name in WEIGHTS_DIR WEIGHTS_FILE DATA_DIR RAW_DIR COCO_DIR ILSVRC_DIR VIDEOS_DIR LISTS_DIR CODES VOCABULARY SHA256SUMS; do
   [[ -z ${!name:-} || ${!name} == /* || ${!name} == *://* ]] || printf -v "$name" %s "$PWD/${!name}"
 done
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+package=  # Prefix of the modules' names in the wheel.
+if [[ -f $root/__init__.py ]]; then package=timetotrain.; else cd "$root"; fi
 
 PYTHON=${PYTHON:-.venv/bin/python}
 [ -x "$PYTHON" ] || PYTHON=python3
@@ -22,7 +25,7 @@ refuse() {
 
 [[ -n ${DATA_DIR:-} ]] || refuse "DATA_DIR is not set; name a folder for $2"
 if [[ ${SYSTEM:-} == cpu-tiny ]]; then
-  exec "$PYTHON" -m "$1.tiny" "$DATA_DIR"
+  exec "$PYTHON" -m "$package$1.tiny" "$DATA_DIR"
 fi
 
 # download URL FILE HINT: downloads by way of FILE.part, which an interruption leaves and the next call completes. HINT
@@ -30,7 +33,7 @@ fi
 download() {
   [[ -f $2 ]] && return
   echo "downloading $1" >&2
-  "$PYTHON" -m common.data.download "$1" "$2" || refuse "cannot download $1; $3"
+  "$PYTHON" -m "${package}common.data.download" "$1" "$2" || refuse "cannot download $1; $3"
 }
 
 # verify FILE SHA256: ends the script if the checksum differs.

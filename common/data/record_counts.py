@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from common.config import benchmarks
 from common.data import tfrecords
 from common.distributed import process
 from common.errors import UserError, answering
@@ -132,7 +133,7 @@ def _content(folder: str | os.PathLike) -> dict[str, list[int]]:
 
 
 def _command(folder: str | os.PathLike) -> str:
-    return f"python -m common.data.record_counts {os.fspath(folder)}"
+    return f"python -m {benchmarks.command('common.data.record_counts')} {os.fspath(folder)}"
 
 
 def _sizes(files: Sequence[str]) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.config import benchmarks
 from common.errors import Parser, UserError, answering
 from common.files import left_behind, whole
 
@@ -18,7 +19,9 @@ def main(
     benchmark: str, generate: Callable[[str], object], holds: str, argv: Sequence[str] | None = None
 ) -> int:
     """Calls `generate(DATA_DIR)` and returns the exit status; `holds` describes the folder's content in the help."""
-    parser = Parser(prog=f"python -m {benchmark}.tiny", description="Generate the data of cpu-tiny.")
+    parser = Parser(
+        prog=f"python -m {benchmarks.command(benchmark)}.tiny", description="Generate the data of cpu-tiny."
+    )
     parser.add_argument("data_dir", help=f"folder for the {holds}")
     arguments = parser.parse_args(argv)
     generate(arguments.data_dir)

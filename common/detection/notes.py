@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.config import benchmarks
 from common.data import record_counts
 from common.detection import coco_index
 from common.errors import Parser, UserError, answering
@@ -35,14 +36,14 @@ def write(data_dir: str | os.PathLike, index: bool, splits: Sequence[str] = ("tr
 
 def command(data_dir: str | os.PathLike) -> str:
     """Returns the command that writes counts and index."""
-    return f"python -m common.detection.notes {os.fspath(data_dir)} --index"
+    return f"python -m {benchmarks.command('common.detection.notes')} {os.fspath(data_dir)} --index"
 
 
 @answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m common.detection.notes`; returns the exit status."""
     parser = Parser(
-        prog="python -m common.detection.notes",
+        prog=f"python -m {benchmarks.command('common.detection.notes')}",
         description="Note what COCO records hold.",
     )
     parser.add_argument("data_dir", help="folder of the TFRecords")

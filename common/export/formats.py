@@ -151,5 +151,5 @@ def _library(name: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0]
-        raise UserError(f"--format={extra}: {package} is not installed; pip install {package}") from error
+        lacking = f"{name.partition('.')[0]} is not installed; pip install timetotrain[export]"
+        raise UserError(f"--format={extra}: {lacking}") from error

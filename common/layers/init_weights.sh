@@ -10,12 +10,13 @@
 #   WEIGHTS_SHA256  the file's SHA-256, or its first digits, eight or more      (those in a downloaded file's name, as in
 #                   torch.hub's check_hash; without any the weights are called unverified)
 #   TORCH_PYTHON    a Python with PyTorch: both networks compute an image, and must agree        (PYTHON, where it has it)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [[ -z ${WEIGHTS_DIR:-} ]]; then
   echo "error: WEIGHTS_DIR is not set; name a folder for the weights (200 MB)" >&2
   exit 2
 fi
 DATA_DIR=$WEIGHTS_DIR SYSTEM=
-source "$(dirname "${BASH_SOURCE[0]}")/../data/datasets.sh" "$1" "the weights"
+source "$root/common/data/datasets.sh" "$1" "the weights"
 
 # pytorch/vision torchvision/models/resnet.py, commit f50e776; SSD's is also the reference's (mlcommons/training
 # retired_benchmarks/ssd-v1/download_resnet34_backbone.sh).
@@ -40,7 +41,7 @@ if [[ -z ${WEIGHTS_FILE:-} ]]; then
   download "$url" "$file" "set WEIGHTS_URL to another copy, or WEIGHTS_FILE to a file that you have"
 fi
 status=0
-"$PYTHON" -m "$1.starting_weights" "$file" "$converted" --sha256="${WEIGHTS_SHA256:-}" \
+"$PYTHON" -m "$package$1.starting_weights" "$file" "$converted" --sha256="${WEIGHTS_SHA256:-}" \
   --torch_python="${TORCH_PYTHON:-}" || status=$?
 # What was downloaded is not kept: the next call would take a wrong file for a finished download.
 [[ -n ${WEIGHTS_FILE:-} ]] || rm -f "$file"

@@ -94,7 +94,7 @@ def _safetensors(path: pathlib.Path) -> Arrays:
     try:
         library = importlib.import_module("safetensors.numpy")
     except ImportError as error:
-        raise UserError(f"{path}: safetensors is not installed; pip install safetensors") from error
+        raise UserError(f"{path}: safetensors is not installed; pip install timetotrain[export]") from error
     try:
         return library.load_file(path)
     except Exception as error:  # The library's own error derives directly from Exception.

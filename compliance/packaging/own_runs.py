@@ -21,7 +21,7 @@ IMPLEMENTATION = (
 )  # fmt: skip
 # The folders of a checkout that a run needs in addition to its benchmark's folder.
 _CODE = ("common", "compliance", "systems", "timetotrain", "tools/requirements")
-_CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml"))
+_CODE_FILES = frozenset(("LICENSE", "Makefile", "README.md", "pyproject.toml", "setup.py"))
 _AGAIN, _SOURCE = "run the benchmark again", "name the checkout that ran with --source"
 
 

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.files import ROOT
+from common.files import INSTALLED, ROOT
 from systems.compile import hlo, launches, store, targets
 from systems.compile.store import RESULTS, name_of
 from systems.compile.targets import Target
 
 # `make aot` installs the compilers here.
 COMPILERS = Path(sys.prefix) / "aot"
+_PACKAGE = __package__.partition("systems")[0]  # "timetotrain." in a wheel.
 _NEEDS = {"tpu": "libtpu", "cuda": "jax_plugins"}
 _COMPILERS = {"tpu": "libtpu", "cuda": "jaxlib"}  # The package whose version is part of a result's name.
 GIGABYTES = 20.0  # A compiler that takes more memory is stopped.
@@ -39,17 +40,18 @@ def compiler_python(platform: str) -> str:
     Raises UserError if this interpreter has no such compiler.
     """
     if not (find_spec("jax") and (find_spec(_NEEDS[platform]) or (COMPILERS / _NEEDS[platform]).exists())):
+        fix = "pip install 'timetotrain[aot]'" if INSTALLED else "run `make aot`"
         raise UserError(
-            f"the compiler for {platform} is not installed ({_NEEDS[platform]}); run `make aot`, which needs no device"
+            f"the compiler for {platform} is not installed ({_NEEDS[platform]}); {fix}, which needs no device"
         )
     return sys.executable
 
 
 def versions(platform: str) -> dict[str, str]:
     """{package: version} of the platform's compiler. Raises UserError: the compiler is not installed."""
-    command = [compiler_python(platform), "-m", "systems.compile.worker"]
+    command = [compiler_python(platform), "-m", f"{_PACKAGE}systems.compile.worker"]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True,
+        command, cwd=None if INSTALLED else ROOT, capture_output=True, text=True, check=True,
         env=_environment(),
     )  # fmt: skip
     return json.loads(done.stdout)
@@ -74,11 +76,11 @@ def export(
     Raises UserError: the command fails; the message is its last line.
     """
     command = [
-        sys.executable, "-m", benchmark, f"--system={system}", f"--export={folder}",
+        sys.executable, "-m", f"{_PACKAGE}{benchmark}", f"--system={system}", f"--export={folder}",
         f"--export_programs={programs}", "--noexport_values",
     ]  # fmt: skip
     say(f"exporting {benchmark} {system}")
-    done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([*command, *flags], cwd=None if INSTALLED else ROOT, capture_output=True, text=True)
     if done.returncode < 0:
         why = ": too little memory?" if done.returncode == -signal.SIGKILL else ""
         raise UserError(
@@ -180,10 +182,10 @@ def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scra
     }
     (scratch / "request.json").write_text(json.dumps(request))
     answer = scratch / "result.json"
-    command = [compiler_python(target.platform), "-m", "systems.compile.worker"]
+    command = [compiler_python(target.platform), "-m", f"{_PACKAGE}systems.compile.worker"]
     with (scratch / "stderr.txt").open("w") as stderr:
         child = subprocess.Popen(
-            [*command, str(scratch / "request.json"), str(answer)], cwd=ROOT,
+            [*command, str(scratch / "request.json"), str(answer)], cwd=None if INSTALLED else ROOT,
             stdout=subprocess.DEVNULL, stderr=stderr, env=_environment(),
         )  # fmt: skip
         taken = _watched(child)

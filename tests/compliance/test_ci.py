@@ -20,6 +20,7 @@ from timetotrain import cli
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "check-in-ci.md").read_text()
 SNIPPETS = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
+COMMAND = ["python", "-m", "timetotrain"]
 
 
 def options(words):
@@ -33,8 +34,8 @@ def test_the_workflow():
     steps = workflow["jobs"]["check"]["steps"]
     assert all(("uses" in step) != ("run" in step) for step in steps)
     runs = [shlex.split(step["run"]) for step in steps if "run" in step]
-    assert [words[0] for words in runs] == ["pip", "timetotrain", "timetotrain"]
-    check, page = (options(words[1:]) for words in runs[1:])
+    assert [words[:3] == COMMAND for words in runs] == [False, True, True]
+    check, page = (options(words[3:]) for words in runs[1:])
     uploads = [step["with"] for step in steps if "upload" in step.get("uses", "")]
     assert check.format == "text"
     assert str(page.output) == uploads[0]["path"]

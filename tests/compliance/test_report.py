@@ -22,7 +22,8 @@ from compliance.submission import scores
 from compliance.submission.runs import read_run
 from compliance.submission.scores import score_directory
 from tests.compliance import llama_logs, result_logs
-from timetotrain import cli, report
+from timetotrain import cli
+from timetotrain.verbs import VERBS
 from tools.published import LATER
 
 
@@ -129,7 +130,7 @@ def test_what_a_log_says_is_escaped(tmp_path):
 
 def run(*arguments):
     options = cli.parser("report").parse_args([str(argument) for argument in arguments])
-    return report.run(options)
+    return cli.load("report", VERBS["report"]).run(options)
 
 
 def test_a_tree_has_a_table_of_its_folders(tmp_path, capsys):

@@ -77,21 +77,31 @@ def test_the_table_has_the_packages_of_pyproject(extra):
     assert {normal(name) for name in names} & there <= set().union(*provided.values())
 
 
-def test_the_line_names_what_to_install(monkeypatch):
-    assert "make setup" in extras.line(ModuleNotFoundError(name="tensorflow.keras"))
-    assert "make text" in extras.line(ModuleNotFoundError(name="sacrebleu"))
-    monkeypatch.setattr(extras, "INSTALLED", True)
-    assert "pip install --force-reinstall timetotrain" in extras.line(ModuleNotFoundError(name="jinja2"))
+@pytest.mark.parametrize(
+    ("module", "part"),
+    [
+        ("tensorflow.keras", "comes with extra `train`: pip install 'timetotrain[train]'"),
+        ("sacrebleu", "comes with extra `text`: pip install 'timetotrain[text]'"),
+        ("yaml", "pip install --force-reinstall timetotrain"),
+    ],
+)
+def test_the_line_names_the_extra(module, part):
+    assert part in extras.line(ModuleNotFoundError(name=module), True)
+
+
+def test_a_checkout_s_line_names_its_target():
+    assert "make setup" in extras.line(ModuleNotFoundError(name="tensorflow"), False)
+    assert "make text" in extras.line(ModuleNotFoundError(name="sacrebleu"), False)
 
 
 def test_another_module_s_absence_stays_an_error():
-    assert extras.line(ModuleNotFoundError(name="no_such")) is None
-    assert extras.line(ModuleNotFoundError()) is None
+    assert extras.line(ModuleNotFoundError(name="no_such"), True) is None
+    assert extras.line(ModuleNotFoundError(), True) is None
 
 
 def test_the_command_ends_with_the_line():
     code = "import sys; sys.modules['jinja2'] = None; from timetotrain import cli; sys.exit(cli.main({}))"
-    code = code.format(["report", "/nowhere", "--follow"])
+    code = code.format(["report", "/nowhere"])
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         2,

@@ -10,14 +10,18 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import systems
 from common.config.schema import RunConfig
 from common.errors import UserError
+from common.files import INSTALLED
 from timetotrain.flags import flag
 from timetotrain.launch import containers, settings
 
 SBATCH = "timetotrain/launch/slurm.sbatch"  # Relative to the checkout's root, where commands start.
+if INSTALLED:
+    SBATCH = str(Path(__file__).with_name("slurm.sbatch"))
 LAUNCHERS = ("none", "local", "slurm", "mpirun", "tpu-vm")
 # A TPU v3 or v4 chip has two cores. A preset runs a replica on each core, on each chip (v4's megacore), or on a
 # fraction of the cores (v0.7's Transformer on 8,192).
@@ -219,12 +223,12 @@ def _tpu_vm(
     if options.container:
         # The container reaches the chips as devices of the host; its folder is the checkout on that host.
         run = ["sudo", "docker", "run", "--rm", "--init", "--privileged", "--network=host", "--ipc=host"]
-        mounted = '--volume="$PWD:$PWD" --workdir="$PWD" '
+        mounted = "" if INSTALLED else '--volume="$PWD:$PWD" --workdir="$PWD" '
         each = shlex.join(f"--env={variable}" for variable in variables)
         remote = f"{shlex.join(run)} {mounted}{each} {shlex.join([options.container, *program])}"
     else:
         pairs = [variable.split("=", 1) for variable in variables]
         remote = " ".join([*(f"{key}={shlex.quote(value)}" for key, value in pairs), shlex.join(program)])
-    folder = "cd timetotrain && "  # The checkout on that host.
+    folder = "" if INSTALLED else "cd timetotrain && "  # The checkout on that host.
     ssh = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", name, *flags, "--worker=0"]
     return [*ssh, f"--command={folder}{remote}"]

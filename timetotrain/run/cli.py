@@ -29,7 +29,7 @@ def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     heartbeat.start()
-    program = f"python -m {benchmark}"
+    program = f"python -m {benchmarks.command(benchmark)}"
     try:
         if helps.asked(words):
             helps.print_help(benchmark, BenchmarkFlags, program, words)

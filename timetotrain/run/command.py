@@ -17,7 +17,7 @@ from typing import Any
 from common.config import automatic, benchmarks
 from common.config.schema import RunConfig
 from common.errors import UserError, near
-from common.files import ROOT
+from common.files import INSTALLED, ROOT
 from timetotrain import flags
 from timetotrain.launch import commands, containers
 from timetotrain.launch.watch.signals import caught
@@ -112,7 +112,7 @@ class Series:
             return 0
         self._check(lines[0])
         if self.practice:
-            tiny = [_python(), "-m", f"{self.benchmark}.tiny"]
+            tiny = [_python(), "-m", benchmarks.command(f"{self.benchmark}.tiny")]
             status, signalled = _child([*tiny, str(self.options.data_dir)])
             if status or signalled:
                 return status or 128 + signal.SIGTERM
@@ -147,7 +147,7 @@ class Series:
             options = dataclasses.replace(options, seed=(options.seed or 0) + number)
         if options.clear_caches and not options.print_command:
             options = dataclasses.replace(options, cache_cleared=True)
-        program = [_python(), "-m", self.benchmark, *_words(options, self._overrides)]
+        program = [_python(), "-m", benchmarks.command(self.benchmark), *_words(options, self._overrides)]
         where = commands.shape(config, commands.describe(config.hardware))
         launcher = commands.launcher(config, where) if options.launcher == "auto" else options.launcher
         return commands.command(config, where, launcher, program, options)
@@ -155,7 +155,7 @@ class Series:
     def _starts_here(self, line: Sequence[str]) -> bool:
         """Whether a command is one process of this interpreter, without a launcher, so that it needs no other one."""
         python = os.path.abspath(shutil.which(line[0]) or line[0])
-        own = line[1:3] == ["-m", self.benchmark]
+        own = line[1:3] == ["-m", benchmarks.command(self.benchmark)]
         return own and python == os.path.abspath(sys.executable)
 
     def _check(self, line: Sequence[str]) -> None:
@@ -182,13 +182,14 @@ def _words(options: RunFlags, overrides: Sequence[tuple[str, str]]) -> list[str]
 def _in_root(
     options: RunFlags, overrides: Sequence[tuple[str, str]]
 ) -> tuple[RunFlags, list[tuple[str, str]]]:
-    """Changes to the checkout's root, where commands start; relative paths still refer to the caller's folder."""
+    """Changes to a checkout's root, where commands start; relative paths still refer to the caller's folder."""
     caller = Path(options.folder or "").resolve()
-    os.chdir(ROOT)
+    root = caller if INSTALLED else ROOT
+    os.chdir(root)
 
     def moved(value: str) -> str:
         absolute = not value or "://" in value or os.path.isabs(value)
-        return value if absolute or caller == ROOT else str(caller / value)
+        return value if absolute or caller == root else str(caller / value)
 
     given = {name: getattr(options, name) for name in flags.paths(RunFlags)}
     # The default results folder is in the checkout.
@@ -215,11 +216,11 @@ def _is_practice(options: RunFlags) -> bool:
 
 
 def _python() -> str:
-    """Returns the runs' interpreter: $PYTHON, or this one (relative if in the checkout, for other hosts)."""
+    """Returns the runs' interpreter: $PYTHON, or this one (in a checkout as a relative path, valid on other hosts)."""
     if given := os.environ.get("PYTHON"):
         return given
     path = Path(sys.executable)
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+    return str(path.relative_to(ROOT)) if not INSTALLED and path.is_relative_to(ROOT) else str(path)
 
 
 def _child(line: Sequence[str]) -> tuple[int, bool]:

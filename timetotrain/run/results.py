@@ -70,6 +70,8 @@ def versions(more: Sequence[str] = ()) -> dict[str, str]:
 def git_state() -> dict[str, Any]:
     """Returns the code's commit and whether files differ from it; outside a checkout the commit is empty."""
     unknown = {"commit": "", "dirty": True}
+    if files.INSTALLED:  # A repository around an installed package is some other project's.
+        return unknown
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(files.ROOT), *arguments]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common.config import benchmarks
 from common.config.quality import parts
 from timetotrain.launch.children import Children
 from timetotrain.run import log_ending
@@ -81,7 +82,7 @@ def attempt(
     Raises EndedError after a signal.
     """
     command = [
-        sys.executable, "-m", benchmark, *flags, f"--result_dir={folder}", "--run=0",
+        sys.executable, "-m", benchmarks.command(benchmark), *flags, f"--result_dir={folder}", "--run=0",
     ]  # fmt: skip
     with open(folder / "output.txt", "w") as output:
         status = children.run(command, {**environment, **os.environ}, output)

@@ -55,7 +55,7 @@ def check_package(kind: str) -> None:
     """Raises UserError if the package that writes a format is missing, before anything is loaded."""
     name = PACKAGES.get(kind)
     if name and importlib.util.find_spec(name) is None:
-        raise UserError(f"--format={kind}: {name} is not installed; pip install {name}")
+        raise UserError(f"--format={kind}: {name} is not installed; pip install timetotrain[export]")
 
 
 def _poor(network: Trained) -> str:
