@@ -35,7 +35,7 @@ def causal(
 def chosen(config: Config, replicas: Replicas, precision: Precision) -> str:
     """Returns the kind of attention that `config.attention` means for the function being traced.
 
-    Raises UserError if "fused", and the devices do not have the kernel.
+    Raises UserError if it is "fused", and the devices do not have the kernel.
     """
     if config.attention == "fused" and not device_has_kernel(replicas):
         device = replicas.platform or f"devices that config.replicas={config.replicas} does not name"

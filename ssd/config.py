@@ -182,7 +182,7 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         if self.feature_sizes[-1] < 1:
             raise UserError(
                 f"config.image_size={self.image_size}: feature maps of {self.feature_sizes}; take larger images, or "
-                "fewer config.levels"
+                "config.levels=tiny"
             )
         self.validate_span()
 

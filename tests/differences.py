@@ -33,15 +33,13 @@ SETTINGS = {
     "input": ("data",),
     "targets": ("geometry", "match_overlap", "rpn_inside"),
     "evaluation": (
-        *(
-            "decode",
-            "geometry",
-            "score_threshold",
-            "suppression_overlap",
-            "candidates",
-            "detections",
-            "network",
-        ),
+        "decode",
+        "geometry",
+        "score_threshold",
+        "suppression_overlap",
+        "candidates",
+        "detections",
+        "network",
     ),
 }
 _ELSEWHERE = ("cache", "shuffle_buffer", "private_threads")  # What leaves the pixels alone.

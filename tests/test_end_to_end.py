@@ -34,7 +34,7 @@ _FOUR_STEPS = ("train_steps=4", "steps_per_block=4")
 # Settings of runs that miss their target.
 SHORT = {
     "gnmt": (*_FOUR_STEPS, "width=16", "bucket_limits=36", "decode.target_length=4"),
-    "transformer": (*(*_FOUR_STEPS, "layers=1", "decode.extra_length=0", "eval_batch_size=200"),),
+    "transformer": (*_FOUR_STEPS, "layers=1", "decode.extra_length=0", "eval_batch_size=200"),
     "tsm_kinetics": ("train_epochs=1", "epochs_per_block=0.5"),
 }
 # Settings of a run of four steps, bound of the quality, keys of the evaluation's details.

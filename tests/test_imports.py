@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 LAYERS = ("common", "systems", "compliance", *BENCHMARKS, "timetotrain", "lab", "tools")
 # The folders of common/ from the bottom up: each may import itself and those before it.
 ROOMS = (
-    *("tensorflow_private", "errors", "files", "untrusted", "machine_tools", "hlo"),
+    *("tensorflow_start", "errors", "files", "untrusted", "machine_tools", "hlo"),
     *("config", "optim", "distributed"),
     *("data", "layers", "train", "detection", "text", "export"),
 )
@@ -271,13 +271,15 @@ def test_contenders_of_other_interpreters_need_nothing_of_this_environment():
             "lab/bench/gpu/child.py",
             "lab/bench/gpu/peers.py",
             "common/__init__.py",
+            "common/tensorflow_start.py",
         ),
     ]
     allowed = {*sys.stdlib_module_names, "torch", "jax", "flax", "optax", "numpy"}
     for path in paths:
         others = {name for name in imports(path) if name.split(".")[0] not in allowed}
         ours = ("lab.bench.contenders.", "lab.bench.gpu.child")
-        hits = {name for name in others if name != "common" and not name.startswith(ours)}
+        start = ("common", "common.tensorflow_start.install")
+        hits = {name for name in others if name not in start and not name.startswith(ours)}
         assert not hits, f"{path}: {hits}"
         named = [n.split(".")[3] for n in others if n.startswith("lab.bench.contenders.")]
         assert all(name.startswith(("torch_", "jax_")) for name in named), path
@@ -322,10 +324,25 @@ def test_tensorflow_starts_without_packages_that_nothing_here_uses_through_it():
     assert done.stdout.splitlines() == ["", "True", "2.0"], done.stdout + done.stderr
 
 
+def test_every_import_has_a_form_that_the_wheel_renames():
+    """setup.py's expressions see one line, which begins with the import."""
+    packages = set(LAYERS) - {"timetotrain", "lab", "tools"}
+    for path in files(*packages, "timetotrain"):
+        lines = path.read_text().splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in packages:
+                assert lines[node.lineno - 1].lstrip().startswith(f"from {node.module} import "), (
+                    path,
+                    node.lineno,
+                )
+            elif isinstance(node, ast.Import) and {n.name.partition(".")[0] for n in node.names} & packages:
+                assert lines[node.lineno - 1].strip() == f"import {node.names[0].name}", (path, node.lineno)
+
+
 # The files with imports of names that TensorFlow, Keras or jax do not publish, each with its reason.
 PRIVATE = {
-    "common/tensorflow_private.py",
-    *("common/distributed/stablehlo.py", "common/layers/weight_files.py"),  # Loaded late.
+    "common/distributed/tensorflow_private.py",
+    "common/distributed/stablehlo.py",  # Loaded late.
     *("common/distributed/replicas/pjrt_client.py", "systems/compile/worker.py"),  # jax's.
 }
 

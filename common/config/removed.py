@@ -2,20 +2,22 @@
 
 removed_fields.json holds {benchmark: {field: value}}; "" stands for every benchmark. The program now computes as it did
 with this value, which every preset of the benchmark had. A value {"follows": FIELD, "default": DEFAULT, VALUE: value}
-depends on the configuration's FIELD; {"either": values} stands for any of them.
+depends on the configuration's FIELD; without any VALUE it is FIELD's own. {"either": values} stands for any of them.
 """
 
 import contextlib
 import functools
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from common.errors import UserError
 
 # Optimizers of earlier versions.
 _RULES = ("nadamw", "schedule_free_sgd", "schedule_free_adamw", "muon", "shampoo", "soap")
+# Fields that say now what several fields said in earlier versions.
+_SETS = ("network", "levels")
 _PATH = pathlib.Path(__file__).with_name("removed_fields.json")
 
 
@@ -27,18 +29,40 @@ def table() -> dict[str, dict[str, Any]]:
 
 def former_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns {field: value} of the fields that a benchmark had, for a configuration as `to_dict` returns it."""
-    return {path: accepted[0] for path, accepted in _accepted(values).items()}
+    return {path: accepted[0] for path, accepted in _accepted(values).items() if accepted}
+
+
+def _rows(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the rows of the table for a configuration's benchmark."""
+    return {**table()[""], **table().get(str(values.get("benchmark", "")), {})}
 
 
 def _accepted(values: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Returns {field: values that mean what the program computes}."""
-    fields = {**table()[""], **table().get(str(values.get("benchmark", "")), {})}
-    found = {}
-    for path, value in fields.items():
-        if isinstance(value, Mapping) and "follows" in value:
-            value = value.get(str(_at(values, value["follows"], value["default"])))
-        found[path] = value["either"] if isinstance(value, Mapping) else [value]
-    return found
+    """Returns {field: values that mean what the program computes}; none if the field that decides has a new value."""
+
+    def accepted(row: Any) -> list[Any]:
+        if not isinstance(row, Mapping):
+            return [row]
+        if "either" in row:
+            return row["either"]
+        followed = _at(values, row["follows"], row["default"])
+        return [row[name] for name in _names(row) if name == str(followed)] if _names(row) else [followed]
+
+    return {path: accepted(row) for path, row in _rows(values).items()}
+
+
+def _names(row: Mapping[str, Any]) -> list[str]:
+    """Returns the values of FIELD that a row which follows it lists."""
+    return [name for name in row if name not in ("follows", "default")]
+
+
+def _now(values: Mapping[str, Any], path: str) -> str:
+    """Returns what decides the value of a former field."""
+    row = _rows(values)[path]
+    if not isinstance(row, Mapping) or "either" in row:
+        return f"it is always {json.dumps(_accepted(values)[path][0])} now"
+    listed = ", ".join(f"{name}: {json.dumps(row[name])}" for name in _names(row)) or "its own value"
+    return f"config.{row['follows']} decides it now ({listed})"
 
 
 def _at(values: Mapping[str, Any], path: str, default: Any) -> Any:
@@ -54,7 +78,7 @@ def is_constant(values: Mapping[str, Any], path: str, value: str) -> bool:
 
     `values` is the configuration without the flag, as `to_dict` returns it.
 
-    Raises UserError: it has another value, or is an optimizer of an earlier version.
+    Raises UserError if it has another value, or is an optimizer of an earlier version.
     """
     if path == "optimizer.name" and value in _RULES:
         raise UserError(
@@ -67,9 +91,8 @@ def is_constant(values: Mapping[str, Any], path: str, value: str) -> bool:
             "first_block_epochs": f"give --config.eval_epochs={value}",
             "first_block_steps": "give --config.eval_epochs=EPOCH",
         }.get(path, "leave it out")
-        now = json.dumps(fields[path][0])
         raise UserError(
-            f"--config.{path}={value}: earlier versions had this field; it is always {now} now, so {fix}"
+            f"--config.{path}={value}: earlier versions had this field; {_now(values, path)}, so {fix}"
         )
     return True
 
@@ -90,30 +113,44 @@ def _means(text: str, value: Any) -> bool:
 def without(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a saved configuration, nested as `to_dict` returns it, without the fields of earlier versions.
 
-    Raises UserError: such a field has another value than the one that the program now computes with.
+    Raises UserError if such a field has another value than the one that the program now computes with.
     """
-    values = _with_followed(values)
+    values = _with_sets(values)
     fields = _accepted(values)
     optimizer = values.get("optimizer")
     if isinstance(optimizer, Mapping) and (name := optimizer.get("name")) in _RULES:
         raise UserError(
             f"config.optimizer.name={name}: earlier versions had this rule; use the version that wrote this file"
         )
-    return _without(_with_eval_epochs(values), fields, "")
+    return _without(_with_eval_epochs(values), fields, lambda path: _now(values, path))
 
 
-def _with_followed(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a saved configuration with the fields, "levels" for one, that say what several fields of it said."""
-    tables: dict[str, dict[str, Any]] = {}
-    for path, value in table().get(str(values.get("benchmark", "")), {}).items():
-        if isinstance(value, Mapping) and _at(values, value.get("follows", "benchmark"), None) is None:
-            tables.setdefault(value["follows"], {})[path] = value
-    for field, fields in tables.items():
-        for name in next(iter(fields.values())).keys() - {"follows", "default"}:
-            if all(_at(values, path, value[name]) == value[name] for path, value in fields.items()):
-                values = {**values, field: name}
-                break
+def _with_sets(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a saved configuration with the fields of _SETS that its fields of an earlier version stand for.
+
+    A configuration that equals none of a field's sets gets the nearest, so that a message names what differs.
+    """
+    rows = _rows(values)
+    for field in _SETS:
+        said = {
+            path: row
+            for path, row in rows.items()
+            if isinstance(row, Mapping)
+            and row.get("follows") == field
+            and _at(values, path, None) is not None
+        }
+        if said and field not in values:
+            different = {
+                name: sum(_plain(_at(values, path, None)) != row[name] for path, row in said.items())
+                for name in _names(next(iter(said.values())))
+            }
+            values = {**values, field: min(different, key=lambda name: different[name])}
     return values
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _with_eval_epochs(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -130,19 +167,20 @@ def _with_eval_epochs(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return left if first == every else left | {"eval_epochs": [first]}
 
 
-def _without(values: Mapping[str, Any], fields: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _without(
+    values: Mapping[str, Any], fields: Mapping[str, Any], now: Callable[[str], str], prefix: str = ""
+) -> dict[str, Any]:
     left: dict[str, Any] = {}
     for name, value in values.items():
         path = prefix + name
         if path in fields:
-            value = list(value) if isinstance(value, tuple) else value
-            if value not in fields[path]:
+            if _plain(value) not in fields[path]:
                 raise UserError(
-                    f"config.{path}={json.dumps(value)}: earlier versions had this field; it is always "
-                    f"{json.dumps(fields[path][0])} now, so use the version that wrote this file"
+                    f"config.{path}={json.dumps(value)}: earlier versions had this field; {now(path)}, so use the "
+                    "version that wrote this file"
                 )
         else:
-            rest = _without(value, fields, f"{path}.") if isinstance(value, Mapping) else value
-            if rest or not isinstance(value, Mapping):  # A group may be gone as a whole.
+            rest = _without(value, fields, now, f"{path}.") if isinstance(value, Mapping) else value
+            if rest or not value or not isinstance(value, Mapping):  # All fields of a group may be gone.
                 left[name] = rest
     return left

@@ -16,10 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from common.distributed.tensorflow_private import saved_model_pb2
 from common.errors import UserError
 from common.layers import weight_files
 from common.layers.weight_files import MOST_GRAPH
-from common.tensorflow_private import saved_model_pb2
 from common.untrusted import read_plain
 
 # Maximum bytes of a graph's constants. The limit is needed because one number and a shape can define a huge constant.

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from common.distributed.tensorflow_private import gen_xla_ops
 from common.layers.scan import Tensors
 from common.layers.xla import under_xla
-from common.tensorflow_private import gen_xla_ops
 
 
 def sparse_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:

@@ -23,11 +23,11 @@ from common.distributed.replicas.base import Replicas
 from common.distributed.spatial import Spatial
 from common.distributed.spatial import layers as spatial_layers
 from common.distributed.spatial.geometry import Padding, resolve
+from common.distributed.tensorflow_private import enable_auto_cast_variables, gen_xla_ops
 from common.layers.batch_norm import SyncBatchNorm
 from common.layers.convolution import PaddedConv2D
 from common.layers.dense import add_bias
 from common.layers.xla import for_gpu
-from common.tensorflow_private import enable_auto_cast_variables, gen_xla_ops
 
 SIZE, STRIDE = 3, 2
 _BITS = np.left_shift(1, np.arange(8)).astype(np.uint8)

@@ -6,7 +6,7 @@ does a GPU's library outside XLA. An iteration that needs more asks for it here.
 
 import tensorflow as tf
 
-from common.tensorflow_private import GraphOrParentsInXlaContext, xla, xla_data_pb2
+from common.distributed.tensorflow_private import GraphOrParentsInXlaContext, xla, xla_data_pb2
 
 _HIGHEST = xla_data_pb2.PrecisionConfig(operand_precision=[xla_data_pb2.PrecisionConfig.HIGHEST] * 2)
 _UPPER_BITS = -(1 << 13)  # Mask of a float32's sign, exponent and first 10 bits, which TF32 keeps.

@@ -56,7 +56,7 @@ def read(path: str | os.PathLike, kind: str = "") -> Arrays:
         }
         kind = kind or path.suffix
         if kind not in readers:
-            fix = f"give {', '.join(readers)} or a SavedModel"
+            fix = f"give {', '.join(readers)} or a SavedModel of `timetotrain export`"
             raise UserError(f"{path}: no kind of weights that is known; {fix}")
         return readers[kind](path)
     except FileNotFoundError:

@@ -54,4 +54,8 @@ class TrainingBlock(abc.ABC):
 
     @abc.abstractmethod
     def progress(self) -> tuple[int, float]:
-        """Returns the number of the last finished step, and its loss, nan before a call's first; for another thread."""
+        """Returns the number and the loss of the last finished step; another thread calls it."""
+
+    @abc.abstractmethod
+    def forget(self) -> None:
+        """Drops the last loss, which is nan then, as if no step had run."""

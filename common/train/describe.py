@@ -12,9 +12,9 @@ from common.config.clock import Clock
 from common.config.schema import RunConfig
 from common.distributed.replicas.base import Replicas
 from common.distributed.replicas.single import Single
+from common.distributed.tensorflow_private import UninitializedVariable
 from common.errors import UserError
 from common.layers.precision import precision
-from common.tensorflow_private import UninitializedVariable
 from common.train.compilation import plan
 from common.train.multiply_adds import forward_macs
 from common.train.task import Task

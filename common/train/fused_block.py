@@ -69,7 +69,6 @@ class FusedBlock(TrainingBlock):
 
     def __call__(self, train: Any, evaluation: Any, num_steps: int, eval_steps: int) -> Result:
         began = now()
-        self._last_loss.assign(math.nan)
         raw = self._block(train, evaluation, tf.constant(num_steps), tf.constant(eval_steps))
         done, ended = int(raw["done"]), now()
         # Inside, only the wall clock can be read.
@@ -93,6 +92,9 @@ class FusedBlock(TrainingBlock):
 
     def progress(self) -> tuple[int, float]:
         return int(self.state.step), float(self._last_loss)
+
+    def forget(self) -> None:
+        self._last_loss.assign(math.nan)
 
     def _fused_block(self, train: Any, evaluation: Any, num_steps: tf.Tensor, eval_steps: tf.Tensor) -> dict:
         """Runs `num_steps` training steps, then `eval_steps` evaluation steps unless training was cut short."""

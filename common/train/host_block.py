@@ -50,7 +50,7 @@ class HostBlock(TrainingBlock):
         first = self.state.step.numpy()
         for copy in self.replicas.local_results(self._count):
             copy.assign(first)
-        self._last_loss, self._done = math.nan, int(first)
+        self._done = int(first)
         try:
             losses, times, stopped = self._train(train, num_steps)
         finally:
@@ -79,6 +79,9 @@ class HostBlock(TrainingBlock):
     def progress(self) -> tuple[int, float]:
         done = self._done
         return int(self.state.step) if done is None else done, self._last_loss
+
+    def forget(self) -> None:
+        self._last_loss = math.nan
 
     # -- training ----------------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class Programs:
         self.call(self.synthetic(True), self.synthetic(False), *steps)
         self.state.restore(before, others)
         self.replicas.renew(untouched)
+        self.block.forget()
 
     def check_start(self) -> None:
         """Raises UserError in every process unless all start from the same step with the same weights."""

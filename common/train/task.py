@@ -230,5 +230,5 @@ class Task(abc.ABC):
         """
         config = self.config
         path, field = config.initial_weights_file, "init" if config.init else config.weights_field
-        if path and not (os.path.exists(path) or os.path.exists(f"{path}.index")):
+        if path and not os.path.exists(path):
             raise UserError(f"config.{field}={path}: no such file; see {config.benchmark}/README.md")

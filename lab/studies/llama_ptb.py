@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import tempfile
 from pathlib import Path
 
@@ -121,13 +122,22 @@ def train(contender: Contender, length: float, flags: tuple[str, ...], folder: P
 
 
 def fitting(contender: Contender, minutes: float, flags: tuple[str, ...], folder: Path) -> float:
-    """Returns the length of a run that takes `minutes`, its evaluation included, by two short runs."""
+    """Returns the length of a run that takes `minutes`, its evaluation included, by two short runs.
+
+    Raises UserError if the short runs take too long, or their times say nothing.
+    """
     short, long = contender.probe, 2 * contender.probe
     first, second = (
         train(contender, length, flags, folder / f"{contender.benchmark}-{length:g}")[1]
         for length in (short, long)
     )
-    return short + (minutes - first) * (long - short) / (second - first)
+    length = short + (minutes - first) * (long - short) / (second - first) if second > first else 0
+    if length <= 0:
+        raise UserError(
+            f"--minutes={minutes:g}: {contender.benchmark} took {first:.2f} minutes for {short:g} and {second:.2f} for "
+            f"{long:g}; give more minutes, on a machine with nothing else to do"
+        )
+    return length
 
 
 def compare(split: str, minutes: float) -> list[dict]:
@@ -170,5 +180,6 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--minutes={args.minutes:g}: must be above 0")
     rows = compare(args.split, args.minutes)
     if args.split == "test":
-        write({**head(), "asked_minutes": args.minutes, "rows": rows}, RESULTS)
+        about = {**head(), "usable_cores": len(os.sched_getaffinity(0)), "asked_minutes": args.minutes}
+        write({**about, "rows": rows}, RESULTS)
     return 0

@@ -95,7 +95,7 @@ def test_perfect_detections_of_two_own_classes_score_one(tmp_path):
     assert convert("ssd", source, out, "--no_page", "--eval_part", "0.5") == 0
     config, _ = checked("ssd", out)
     content = json.loads((out / config.data.annotations).read_text())
-    count, most = len(content["images"]), getattr(config, "sizes", config).detections
+    count, most = len(content["images"]), config.detections
     arrays = {
         "image_id": np.array([image["id"] for image in content["images"]]),
         "weight": np.ones(count, np.float32),

@@ -108,8 +108,9 @@ def _with_field_of(config: C, other: C, path: str) -> C:
 def initial_weights(config: RunConfig) -> Any:
     """Returns the run's starting weights, for its log: "random", or {"file": name, "sha256": of its content}.
 
-    A TensorFlow checkpoint consists of several files, hashed in sequence in name order. A file in an object store is
-    not hashed. Raises UserError if the file does not exist.
+    The files of a folder are hashed in sequence in name order. A file in an object store is not hashed.
+
+    Raises UserError if the file does not exist.
     """
     path = config.initial_weights_file
     if not path:
@@ -126,13 +127,8 @@ def initial_weights(config: RunConfig) -> Any:
 
 
 def _files(path: pathlib.Path) -> list[pathlib.Path]:
-    """Returns a file, a folder's files, or a TensorFlow checkpoint's files (PATH.index and PATH.data-*)."""
-    if path.is_dir():
-        paths = [p for p in path.iterdir() if p.is_file()]
-    else:
-        parts = path.parent.glob("*") if path.parent.is_dir() else ()
-        stems = (path.name + ".index", path.name + ".data-")
-        paths = [p for p in parts if p.name == path.name or p.name.startswith(stems)]
+    """Returns a file, or a folder's files."""
+    paths = [p for p in (path.iterdir() if path.is_dir() else [path]) if p.is_file()]
     if not paths:
         raise FileNotFoundError(2, os.strerror(2), str(path))
     return sorted(paths)

@@ -62,7 +62,7 @@ class Plan:
 def open_storage(path: pathlib.Path) -> RDBStorage:
     """Opens an SQLite file, which processes on one machine can share.
 
-    Raises UserError: the file is no database. Raises OSError: its folder cannot be made.
+    Raises UserError if the file is not a database, or cannot be opened. Raises OSError if its folder cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:///{path}"
@@ -75,7 +75,8 @@ def open_storage(path: pathlib.Path) -> RDBStorage:
         return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
     except Exception as error:  # A database driver may raise anything.
         cause = getattr(error.__cause__, "orig", error)
-        raise UserError(f"{path}: cannot open it: {cause}; move it away") from error
+        fix = "move it away" if "not a database" in str(cause) else "then begin again: the search goes on"
+        raise UserError(f"{path}: cannot open it: {cause}; {fix}") from error
 
 
 class Search:

@@ -67,7 +67,7 @@ def check(space: Space, config: Any) -> None:
 def configured(config: Any, values: Mapping[str, Any]) -> Any:
     """Returns `config` with the fields set, in the command line's order.
 
-    Raises UserError if as `common.config.overrides.override`.
+    Raises UserError: see `common.config.overrides.override`.
     """
     for field, value in sorted(values.items(), key=lambda item: configs.ORDER.get(item[0], 1)):
         config = configs.override(config, field, text(value))

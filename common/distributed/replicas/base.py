@@ -13,8 +13,8 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed import heartbeat
+from common.distributed.tensorflow_private import record
 from common.errors import UserError
-from common.tensorflow_private import record
 
 Groups = Sequence[Sequence[int]]
 # A variable's first value, or a function that returns it.

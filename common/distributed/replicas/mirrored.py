@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from common.distributed.replicas.base import Groups, Shard, all_groups, placement
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
+from common.distributed.tensorflow_private import PerReplica
 from common.errors import UserError
-from common.tensorflow_private import PerReplica
 
 Values = list[tf.Tensor]
 

@@ -23,8 +23,8 @@ from common.distributed.replicas.base import Groups, Shard, all_groups, placemen
 from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, from_environment, rendezvous
 from common.distributed.replicas.collective_kernels import KeyedCollectives
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
+from common.distributed.tensorflow_private import PerReplica, context, coordination_config_pb2
 from common.errors import UserError
-from common.tensorflow_private import PerReplica, context, coordination_config_pb2
 
 # Seconds without a sign of life after which a process counts as lost; the others then fail.
 HEARTBEAT_SECONDS = 20

@@ -13,8 +13,8 @@ import tensorflow as tf
 from common.distributed.replicas.base import Groups, Shard, all_groups, placement
 from common.distributed.replicas.strategy import StrategyReplicas
 from common.distributed.replicas.xla import placed, shifts
+from common.distributed.tensorflow_private import tpu_ops
 from common.errors import UserError
-from common.tensorflow_private import tpu_ops
 
 
 class Tpu(StrategyReplicas):

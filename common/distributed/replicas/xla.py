@@ -26,7 +26,7 @@ from common.distributed.replicas.base import (
     linear,
     placement,
 )
-from common.tensorflow_private import gen_xla_ops
+from common.distributed.tensorflow_private import gen_xla_ops
 
 # Version of the operation XlaCallModule that holds StableHLO without dynamic shapes; TensorFlow 2.20 reads versions 2
 # to 10 (tensorflow/compiler/tf2xla/kernels/xla_call_module_loader.cc).

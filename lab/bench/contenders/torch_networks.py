@@ -18,6 +18,7 @@ from lab.bench.contenders.torch_resnet import Bottleneck, branch, resnet50
 
 # ssd/config.py: numbers of strided and of unpadded feature maps, and of anchors per cell of each level.
 _LEVELS = {"published": (3, 2, (4, 6, 6, 6, 4, 4)), "tiny": (2, 1, (4, 6, 6, 4))}
+_LEVELS["small_objects"] = _LEVELS["tiny"]
 Network = tuple[nn.Module, tuple[torch.Tensor, ...], Callable[[Any], torch.Tensor]]
 
 

@@ -21,6 +21,8 @@ from common.config.rules import SCHEDULES
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.files import ROOT
+from maskrcnn.config import Config as MaskRcnn
+from ssd.presets import PRESETS as SSD
 
 # Fields that a published source has as an option of its own, though no preset has another value.
 SOURCES = {
@@ -153,7 +155,7 @@ def test_a_removed_field_is_gone_and_a_flag_or_file_with_it_is_answered(benchmar
     saved = json.loads(json.dumps(to_dict(config)))
     for path, value in fields.items():
         with pytest.raises(
-            UserError, match=rf"--config\.{path}=other: earlier versions had this field; it is"
+            UserError, match=rf"--config\.{path}=other: earlier versions had this field; (it is|config\.)"
         ):
             overrides.override(config, path, "other")
         for text in {str(value), str(value).strip("[]"), str(int(value)) if value is True else str(value)}:
@@ -169,6 +171,53 @@ def test_a_removed_field_is_gone_and_a_flag_or_file_with_it_is_answered(benchmar
         UserError, match=rf"config\.{path}=\"other\": earlier versions had .* the version that"
     ):
         from_dict(type(config), {**saved, path: "other"})
+
+
+def saved_before(benchmark: str, system: str, *left_out: str) -> tuple[Any, dict]:
+    """A preset, and how an earlier version saved it, without the fields `left_out`."""
+    config = benchmarks.module(benchmark, "presets").PRESETS[system]
+    saved = json.loads(json.dumps(to_dict(config)))
+    for path, value in removed.former_fields(to_dict(config)).items():
+        *groups, name = path.split(".")
+        functools.reduce(lambda group, one: group.setdefault(one, {}), groups, saved)[name] = value
+    for path in left_out:
+        del saved[path]
+    return config, saved
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "field", "systems"),
+    [
+        ("maskrcnn", "network", ("cpu-tiny", "cpu-nuclei", "dgx-2h")),
+        ("ssd", "levels", ("cpu-tiny", "cpu-nuclei", "v100-8")),
+    ],
+)
+def test_fields_of_an_earlier_version_choose_the_set_that_has_them(benchmark, field, systems) -> None:
+    for system in systems:
+        config, saved = saved_before(benchmark, system, field)
+        assert from_dict(type(config), saved) == config
+
+
+def test_a_field_that_no_set_of_former_fields_names_keeps_its_default() -> None:
+    """Older files of Mask R-CNN lack `geometry`, and may lack what it decides now."""
+    _, saved = saved_before("maskrcnn", "dgx-2h", "geometry", "uniform_initializer", "rpn_inside")
+    assert from_dict(MaskRcnn, saved).geometry == MaskRcnn.geometry == "plain"
+    assert from_dict(MaskRcnn, {"benchmark": "maskrcnn"}) == MaskRcnn()
+
+
+def test_a_message_names_the_field_that_decides_a_former_one() -> None:
+    config, saved = saved_before("maskrcnn", "cpu-tiny", "network")
+    with pytest.raises(UserError, match=r"config.rpn_batch=32: .*config.network decides it now \(.*tiny: 64"):
+        from_dict(type(config), {**saved, "rpn_batch": 32})
+    with pytest.raises(
+        UserError, match=r"fpn_channels=64: .*decides it now \(.*small_objects: 64\), so leave it out"
+    ):
+        overrides.override(config, "fpn_channels", "64")
+    colors = dataclasses.replace(SSD["cpu-tiny"].data, contrast=0.3)
+    config = dataclasses.replace(SSD["cpu-tiny"], data=colors)
+    assert overrides.override(config, "data.saturation", "0.3") == config
+    with pytest.raises(UserError, match=r"config.bogus: unknown field"):
+        from_dict(type(config), {**to_dict(config), "bogus": {}})
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from common.distributed.replicas.mirrored import Mirrored
 from common.export import reference
 from common.export.steps import Steps, to_export
 from common.export.write import write
+from tests.common.distributed.updates import buckets_of
 from tests.common.export import network
 from tests.common.export.test_export import PYTHON, ROOT, needs_jax
 
@@ -73,7 +74,8 @@ def exported(name, folder):
     """(configuration, manifest) of a case."""
     number, changes, _ = {**CASES, **MORE}[name]
     config = network.config(number, **changes)
-    return config, write(network.Task(to_export(config)), config, str(folder), "none", print)
+    with buckets_of(200):
+        return config, write(network.Task(to_export(config)), config, str(folder), "none", print)
 
 
 @functools.cache

@@ -41,9 +41,10 @@ def test_a_block_keeps_the_contract(loop):
     assert int(loop.state.step) == step + 3 and one.progress() == (step + 3, pytest.approx(result.losses[-1]))
 
     assert called(loop, 0, 1).complete and called(loop, 1, 0).complete
+    one.forget()
+    assert math.isnan(one.progress()[1])
     one.stop()
     stopped = called(loop, 3, 1)
-    assert math.isnan(one.progress()[1])
     assert not stopped.complete and len(stopped.losses) == 0 and int(loop.state.step) == step + 4
     one.allow()
     assert called(loop, 1, 1).complete

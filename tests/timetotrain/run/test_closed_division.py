@@ -135,11 +135,13 @@ def test_initial_weights_are_named_by_their_content(tmp_path):
     found = closed_division.initial_weights(dataclasses.replace(config, backbone=str(path)))
     assert found == {"file": "weights.npz", "sha256": hashlib.sha256(b"weights").hexdigest()}
 
-    for name in ("model.index", "model.data-00000-of-00001", "model-2.index"):
-        (tmp_path / name).write_text(name)
-    checkpoint = dataclasses.replace(config, backbone=str(tmp_path / "model"))
-    both = hashlib.sha256(b"model.data-00000-of-00001model.index").hexdigest()
-    assert closed_division.initial_weights(checkpoint) == {"file": "model", "sha256": both}
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    for name in ("saved_model.pb", "fingerprint.pb"):
+        (folder / name).write_text(name)
+    exported = dataclasses.replace(config, backbone=str(folder))
+    both = hashlib.sha256(b"fingerprint.pbsaved_model.pb").hexdigest()
+    assert closed_division.initial_weights(exported) == {"file": "exported", "sha256": both}
 
     stored = dataclasses.replace(config, backbone="gs://bucket/resnet34.npz")
     assert closed_division.initial_weights(stored) == {"file": "gs://bucket/resnet34.npz"}

@@ -1,7 +1,6 @@
 """Names that TensorFlow and Keras do not publish, and why this project needs them. A new version may move them.
 
-The other files take them from here, except where a module is loaded late: StableHLO's (common/distributed/stablehlo.py)
-and the saved model's (common/layers/weight_files.py).
+The other files take them from here, except StableHLO's, which is loaded late (common/distributed/stablehlo.py).
 """
 # ruff: noqa: F401
 
