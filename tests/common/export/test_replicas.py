@@ -70,12 +70,17 @@ MORE = {
 }
 
 
+@pytest.fixture(autouse=True)
+def several_buckets():
+    with buckets_of(200):
+        yield
+
+
 def exported(name, folder):
     """(configuration, manifest) of a case."""
     number, changes, _ = {**CASES, **MORE}[name]
     config = network.config(number, **changes)
-    with buckets_of(200):
-        return config, write(network.Task(to_export(config)), config, str(folder), "none", print)
+    return config, write(network.Task(to_export(config)), config, str(folder), "none", print)
 
 
 @functools.cache
