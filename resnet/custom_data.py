@@ -41,7 +41,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         one CSV file of path,label and perhaps split.
       options: split, limits.
 
-    Raises UserError: no picture that can be read, or `out` holds something else.
+    Raises UserError if no picture can be read, or `out` holds something else.
     """
     (source,) = sources
     folder = source if source.is_dir() else source.parent

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def call(name: str, words: Sequence[str]) -> int:
     """Runs the verb `name` with the words that follow it; returns the exit status.
 
-    Raises UserError: the verb, or a package it needs, is not installed; also whatever the verb raises.
+    Raises UserError if the verb, or a package it needs, is not installed, and whatever the verb raises.
     """
     verb = VERBS[name]
     module = load(name, verb)
@@ -72,7 +72,7 @@ def call(name: str, words: Sequence[str]) -> int:
 def parser(name: str) -> argparse.ArgumentParser:
     """Returns the parser of the verb `name`, which has no `main`.
 
-    Raises UserError: the verb is not part of this installation.
+    Raises UserError if the verb is not part of this installation.
     """
     verb = VERBS[name]
     module = load(name, verb)

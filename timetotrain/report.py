@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the page; returns the exit status. Raises UserError: from the report or the page."""
+    """Writes the page; returns the exit status. Raises UserError as the report or the page does."""
     if options.follow or options.tensorboard:
         options.result = options.path
         return command.run(options)

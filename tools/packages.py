@@ -14,7 +14,7 @@ _PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 def packages(extras: list[str], alone: bool = False) -> list[str]:
     """Returns requirements such as "numpy==2.4.6", each once; `alone` omits the project's own dependencies.
 
-    Raises SystemExit: pyproject.toml has no such extra.
+    Raises SystemExit if pyproject.toml has no such extra.
     """
     project = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))["project"]
     known = project["optional-dependencies"]

@@ -72,7 +72,7 @@ def names_tests(argument: str) -> bool:
 def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
     """The pytest arguments of one part per file with selected tests, most tests first.
 
-    Raises SystemExit: a journal says that all have passed; or a file cannot be imported, or an argument is wrong.
+    Raises SystemExit if a journal says that all have passed, a file cannot be imported, or an argument is wrong.
     """
     # Quiet enough that each test is one line, even with -vv.
     command = [sys.executable, "-m", "pytest", "--collect-only", *arguments, "--verbosity=-1"]

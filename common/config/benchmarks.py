@@ -24,7 +24,7 @@ def module(benchmark: str, part: str) -> ModuleType:
 
     It imports nothing for a name that is not in NAMES.
 
-    Raises ModuleNotFoundError: no such benchmark or part.
+    Raises ModuleNotFoundError if there is no such benchmark or part.
     """
     if benchmark not in NAMES:
         raise ModuleNotFoundError(f"no benchmark {benchmark!r}", name=f"{PREFIX}{benchmark}")

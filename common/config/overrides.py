@@ -55,7 +55,7 @@ def configure(
       replicas, seed: replace the preset's values; None keeps them.
       others: the caller's additional preset names, for the error message.
 
-    Raises UserError: an unknown preset, field or value, or fields that contradict each other.
+    Raises UserError for an unknown preset, field or value, or fields that contradict each other.
     """
     config = preset(presets, system, others) if system else default()
     if replicas:
@@ -145,7 +145,7 @@ def parse_value(text: str, kind: Any, full: str) -> Any:
       kind: the field's type.
       full: the field's name on a command line, without dashes.
 
-    Raises UserError: not a value of that type.
+    Raises UserError if the text is not a value of that type.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     optional = origin in (typing.Union, types.UnionType)
@@ -184,7 +184,7 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
     arguments). The optimizer's name and the schedule's kind come first, because their fields depend on it; "legw" comes
     last, because it scales the values that the others set.
 
-    Raises UserError: a `--config.` argument without a value.
+    Raises UserError for a `--config.` argument without a value.
     """
     overrides, rest = [], []
     arguments = iter(argv)

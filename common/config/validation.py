@@ -72,7 +72,7 @@ def check_values(config: Any) -> None:
 def check_stages(config: Any) -> None:
     """Checks run lengths (which depend on a benchmark's own fields), optimizer and schedule.
 
-    Raises UserError: no examples, a run shorter than one step, or an optimizer or schedule that needs other fields.
+    Raises UserError for no examples, a run shorter than one step, or an optimizer or schedule that needs other fields.
     """
     config.optimizer.check()
     _check_digits(config)
@@ -88,7 +88,7 @@ def check_schedule(schedule: Schedule, steps_per_epoch: float) -> None:
     Args:
       steps_per_epoch: examples / batch, not rounded.
 
-    Raises UserError: an unknown kind, or a value that the kind cannot use.
+    Raises UserError for an unknown kind, or a value that the kind cannot use.
     """
     SCHEDULES.of(schedule.kind)
     schedule.check(steps_per_epoch)

@@ -161,7 +161,7 @@ def _parsed(path: Path) -> Any:
 def _with_pictures(folder: Path, path: Path, content: Mapping[str, Any], report: Report) -> Source:
     """Finds the file of each picture in the annotations `content` of `path`.
 
-    Raises UserError: no picture is there, or a name fits two.
+    Raises UserError if no picture is there, or a name fits two.
     """
     images = [_named(image) for image in content["images"]]
     names = dict.fromkeys(

@@ -35,7 +35,7 @@ def convert(
 ) -> Conversion:
     """Writes the records, the annotation files of both splits and the description into `out`.
 
-    Raises UserError: no annotations, no sound pictures, or `out` holds something else.
+    Raises UserError if there are no annotations or no sound pictures, or `out` holds something else.
 
     Args:
       settings: returns the fields and defaults of the benchmark's description beside those that both share.
@@ -106,7 +106,7 @@ def _report(
 ) -> None:
     """Notes what is suspicious about both splits.
 
-    Raises UserError: no object is left to train on.
+    Raises UserError if no object is left to train on.
     """
     _check_objects(contents[0], report)
     if all(item["iscrowd"] for item in contents[0]["annotations"]):

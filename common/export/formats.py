@@ -38,7 +38,7 @@ OPSET = 18
 def write(trained: Trained, out: str | os.PathLike, kind: str) -> list[pathlib.Path]:
     """Writes the network into the new folder `out`; returns its files.
 
-    Raises UserError: `out` exists, the format is unknown or cannot hold this network, or a library is missing.
+    Raises UserError if `out` exists, the format is unknown or cannot hold this network, or a library is missing.
     """
     out = pathlib.Path(out)
     if kind not in FORMATS:

@@ -92,7 +92,7 @@ class Trained:
 def find(path: str | os.PathLike) -> pathlib.Path:
     """Returns a checkpoint file: `path` itself, or in a folder the best one that a run noted, else the newest.
 
-    Raises UserError: there is no checkpoint.
+    Raises UserError if there is no checkpoint.
     """
     path = pathlib.Path(path)
     paths = checkpoint_file.checkpoints(path) if os.path.isdir(path) else [path]
@@ -113,8 +113,8 @@ def load(path: str | os.PathLike, benchmark: str = "", trust: Trust = STRANGER) 
       benchmark: for a checkpoint from a version that did not store it; "" takes the configuration's.
       trust: what the checkpoint may do.
 
-    Raises UserError: the checkpoint is missing, damaged, of an unknown benchmark, or needs something that `trust` does
-    not allow.
+    Raises UserError if the checkpoint is missing, damaged, of an unknown benchmark, or needs something that `trust`
+    does not allow.
     """
     path = find(path)
     file = checkpoint_file.read(path, training=False)
@@ -137,7 +137,7 @@ def load(path: str | os.PathLike, benchmark: str = "", trust: Trust = STRANGER) 
 def check_benchmark(name: Any, where: str | os.PathLike) -> None:
     """Checks the benchmark that the model `where` names.
 
-    Raises UserError: this project has no such benchmark.
+    Raises UserError if this project has no such benchmark.
     """
     if name not in benchmarks.NAMES:
         known = ", ".join(benchmarks.NAMES)
@@ -192,7 +192,7 @@ def alone(config: RunConfig) -> RunConfig:
 def codec(benchmark: str, config: RunConfig, assets: dict[str, bytes], where: str | os.PathLike) -> Codec:
     """Returns a text network's codec from its assets; `where` names their source in errors.
 
-    Raises UserError: there are no assets although the text is not bytes, or an asset's name is not a plain file name.
+    Raises UserError if there are no assets although the text is not bytes, or an asset's name is not a plain file name.
     """
     if not assets and not getattr(config, "reads_bytes", False):
         raise UserError(f"{where}: holds no vocabulary; save the checkpoint again with this version")

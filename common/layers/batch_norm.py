@@ -90,7 +90,7 @@ class SyncBatchNorm(tf_keras.layers.Layer):
     def build(self, input_shape: tf.TensorShape) -> None:
         """Creates the variables; a nonzero span needs b in `input_shape`, [b, ..., C].
 
-        Raises UserError: the span neither divides nor is a multiple of b, or its groups do not divide the replicas.
+        Raises UserError if the span neither divides nor is a multiple of b, or its groups do not divide the replicas.
         """
         shape = tf.TensorShape(input_shape)
         channels = shape[-1]
@@ -117,7 +117,7 @@ class SyncBatchNorm(tf_keras.layers.Layer):
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Normalizes `x`, [b, ..., C], keeping its dtype; in training, updates the moving moments.
 
-        Raises UserError: the span does not fit this batch.
+        Raises UserError if the span does not fit this batch.
         """
         if self.in_convolution and for_gpu(self.replicas):
             return self._activated(x)

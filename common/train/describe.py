@@ -33,7 +33,7 @@ class _OnPaper(Single):
 def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) -> dict[str, Any]:
     """Returns the description of a run, ready for JSON; needs no data and no machine of the preset's size.
 
-    Raises UserError: no network can be built from the configuration.
+    Raises UserError if no network can be built from the configuration.
     """
     config, clock = task.config, Clock.of(task.config)
     replicas = _OnPaper(config)

@@ -122,7 +122,7 @@ CASES = {
 def figures(report: dict[str, Any], text: str = "") -> dict[str, Any]:
     """Returns the figures to keep of a compiler's report; `text` is the optimized program's, for a GPU.
 
-    Raises SystemExit: the program did not compile.
+    Raises SystemExit if the program did not compile.
     """
     if "error" in report:
         sys.exit(f"compiled_step: {report['error']}")

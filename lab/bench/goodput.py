@@ -49,7 +49,7 @@ def measure(
       cut: cuts the network.
       seed: chooses the ranks.
 
-    Raises RuntimeError: no checkpoint came, or an undisturbed run ended.
+    Raises RuntimeError if no checkpoint came, or an undisturbed run ended.
     """
     run, chosen, faults = start(), random.Random(seed), list[dict[str, Any]]()
     try:

@@ -232,7 +232,7 @@ CASES: dict[str, Callable[..., Case]] = {
 def measure(case: Case, rounds: int) -> dict[str, Any]:
     """Returns a case's contenders, with seconds per step, ratios to ours, and the minimum ratios.
 
-    Raises SystemExit: a contender's parameter count differs from ours by over 0.5 % (biases may be stored differently).
+    Raises SystemExit if a contender's parameter count differs from ours by over 0.5 % (biases may be stored otherwise).
     """
     rows = compare(case.commands, case.steps, rounds)
     own = rows[OURS].get("parameters")

@@ -48,7 +48,7 @@ def compiler_python(platform: str) -> str:
 
 
 def versions(platform: str) -> dict[str, str]:
-    """{package: version} of the platform's compiler. Raises UserError: the compiler is not installed."""
+    """{package: version} of the platform's compiler. Raises UserError if the compiler is not installed."""
     command = [compiler_python(platform), "-m", f"{_PACKAGE}systems.compile.worker"]
     done = subprocess.run(
         command, cwd=None if INSTALLED else ROOT, capture_output=True, text=True, check=True,
@@ -73,7 +73,7 @@ def export(
 
     `programs` is "train", "eval" or "both".
 
-    Raises UserError: the command fails; the message is its last line.
+    Raises UserError if the command fails; the message is its last line.
     """
     command = [
         sys.executable, "-m", f"{_PACKAGE}{benchmark}", f"--system={system}", f"--export={folder}",
@@ -121,7 +121,7 @@ def compiled(
     Returns:
       {"digest", "target", "topology", "replicas", "fits", "memory", "cycles", "collectives", ...}, or with "error".
 
-    Raises UserError: the compiler is missing or its process dies.
+    Raises UserError if the compiler is missing or its process dies.
     """
     replicas = int(manifest.get("num_replicas", 1))
     if not program.get("exchanges", True):

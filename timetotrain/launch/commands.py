@@ -88,7 +88,7 @@ class Shape:
 def describe(hardware: str) -> dict[str, str]:
     """Reads a machine's description; "local" (this machine) is one host with no accelerator count.
 
-    Raises UserError: there is no such description.
+    Raises UserError if there is no such description.
     """
     if hardware == "local":
         return {"number_of_nodes": "1", "accelerators_per_node": ""}
@@ -98,7 +98,7 @@ def describe(hardware: str) -> dict[str, str]:
 def shape(config: RunConfig, system: Mapping[str, str]) -> Shape:
     """Returns a configuration's processes on a system, and where they run.
 
-    Raises UserError: the replicas do not fit the number of hosts or accelerators.
+    Raises UserError if the replicas do not fit the number of hosts or accelerators.
     """
     hosts = int(system["number_of_nodes"] or 0)
     accelerators = int(system["accelerators_per_node"] or 0)
@@ -150,7 +150,7 @@ def command(
     hosts.txt lists several hosts, one line `NAME slots=PROCESSES` each; `local` and `mpirun` read it.
     mpirun and docker forward parts of this process's `environment`.
 
-    Raises UserError: the launcher is unknown, or does not support this backend or an option.
+    Raises UserError if the launcher is unknown, or does not support this backend or an option.
     """
     if launcher_name not in LAUNCHERS:
         raise UserError(f"LAUNCHER={launcher_name}: unknown; known: {', '.join(LAUNCHERS)}")

@@ -25,7 +25,7 @@ PYTHON = "python"  # In the images of tools/containers/, whose environment is on
 def runtime(name: str, launcher: str) -> str:
     """Returns the container runtime for a launcher; "auto" selects the launcher's usual one.
 
-    Raises UserError: the launcher cannot start that kind of container.
+    Raises UserError if the launcher cannot start that kind of container.
     """
     if name == "auto":
         return {"slurm": "pyxis", "mpirun": "apptainer"}.get(launcher, "docker")

@@ -88,7 +88,7 @@ class Search:
     """
 
     def __init__(self, name: str, plan: Plan, command: Command, folder: pathlib.Path, storage: RDBStorage):
-        """Opens or creates the study. Raises UserError: a study of that name searches something else."""
+        """Opens or creates the study. Raises UserError if a study of that name searches something else."""
         self.plan, self.command, self.folder, self._storage = plan, command, folder, storage
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.study = optuna.create_study(

@@ -24,7 +24,7 @@ UNITS = {"quality": "quality", "time": "minutes"}
 def publish(study: optuna.Study, plan: Plan, folder: pathlib.Path) -> str:
     """Writes search.csv, search.md and, if a trial has a result, search.png; returns the table's best row.
 
-    Raises UserError: a file cannot be written; earlier files stay intact.
+    Raises UserError if a file cannot be written; earlier files stay intact.
     """
     trials = [t for t in counted(study) if t.state.is_finished()]
     complete = [t for t in trials if t.state == TrialState.COMPLETE]

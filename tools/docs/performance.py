@@ -97,7 +97,7 @@ TABLES: dict[str, Callable[[], str]] = {
 def fill(text: str) -> str:
     """Returns a page's text with its tables replaced by current ones.
 
-    Raises KeyError: the page names a table that TABLES lacks.
+    Raises KeyError if the page names a table that TABLES lacks.
     """
     return _TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", text)
 

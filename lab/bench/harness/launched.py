@@ -86,7 +86,7 @@ class Launched:
 
 @contextlib.contextmanager
 def network() -> Iterator[str]:
-    """Yields the name of a new network namespace, which has the loopback alone. Raises SystemExit: it needs root."""
+    """Yields the name of a new network namespace, which has the loopback alone. Raises SystemExit without root."""
     if os.geteuid() != 0:
         sys.exit("error: only root may cut a network; leave that fault out, or start as root")
     name = f"timetotrain-{os.getpid()}-{time.time_ns()}"

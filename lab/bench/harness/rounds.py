@@ -34,7 +34,7 @@ class Contender:
     Attributes:
       about: facts that it reports, such as "version".
 
-    Raises SystemExit: the process ended; the message has the last line of its standard error.
+    Raises SystemExit if the process ended; the message has the last line of its standard error.
     """
 
     def __init__(self, name: str, command: Sequence[str]):

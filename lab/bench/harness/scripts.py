@@ -52,7 +52,7 @@ def write(result: Mapping[str, Any], output: Path) -> None:
 def peers(torch_python: str | None, jax_python: str | None = None) -> dict[str, str]:
     """Returns {peer: absolute path of its interpreter}; leaves out a peer that has none.
 
-    Raises SystemExit: the file does not exist.
+    Raises SystemExit if the file does not exist.
     """
     pythons = {"torch": torch_python, "jax": jax_python}
     for name, python in pythons.items():
