@@ -9,7 +9,7 @@ import contextlib
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from common.errors import UserError
@@ -56,11 +56,11 @@ def _names(row: Mapping[str, Any]) -> list[str]:
     return [name for name in row if name not in ("follows", "default")]
 
 
-def _now(values: Mapping[str, Any], path: str) -> str:
-    """Returns what decides the value of a former field."""
-    row = _rows(values)[path]
+def _now(row: Any) -> str:
+    """Returns what decides the value of a former field, from its row of the table."""
     if not isinstance(row, Mapping) or "either" in row:
-        return f"it is always {json.dumps(_accepted(values)[path][0])} now"
+        always = row["either"][0] if isinstance(row, Mapping) else row
+        return f"it is always {json.dumps(always)} now"
     listed = ", ".join(f"{name}: {json.dumps(row[name])}" for name in _names(row)) or "its own value"
     return f"config.{row['follows']} decides it now ({listed})"
 
@@ -92,7 +92,7 @@ def is_constant(values: Mapping[str, Any], path: str, value: str) -> bool:
             "first_block_steps": "give --config.eval_epochs=EPOCH",
         }.get(path, "leave it out")
         raise UserError(
-            f"--config.{path}={value}: earlier versions had this field; {_now(values, path)}, so {fix}"
+            f"--config.{path}={value}: earlier versions had this field; {_now(_rows(values)[path])}, so {fix}"
         )
     return True
 
@@ -122,7 +122,7 @@ def without(values: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"config.optimizer.name={name}: earlier versions had this rule; use the version that wrote this file"
         )
-    return _without(_with_eval_epochs(values), fields, lambda path: _now(values, path))
+    return _without(_with_eval_epochs(values), fields, _rows(values))
 
 
 def _with_sets(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -168,7 +168,7 @@ def _with_eval_epochs(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without(
-    values: Mapping[str, Any], fields: Mapping[str, Any], now: Callable[[str], str], prefix: str = ""
+    values: Mapping[str, Any], fields: Mapping[str, Any], rows: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, Any]:
     left: dict[str, Any] = {}
     for name, value in values.items():
@@ -176,11 +176,11 @@ def _without(
         if path in fields:
             if _plain(value) not in fields[path]:
                 raise UserError(
-                    f"config.{path}={json.dumps(value)}: earlier versions had this field; {now(path)}, so use the "
-                    "version that wrote this file"
+                    f"config.{path}={json.dumps(value)}: earlier versions had this field; {_now(rows[path])}, so use "
+                    "the version that wrote this file"
                 )
         else:
-            rest = _without(value, fields, now, f"{path}.") if isinstance(value, Mapping) else value
+            rest = _without(value, fields, rows, f"{path}.") if isinstance(value, Mapping) else value
             if rest or not value or not isinstance(value, Mapping):  # All fields of a group may be gone.
                 left[name] = rest
     return left

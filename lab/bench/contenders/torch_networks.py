@@ -87,7 +87,7 @@ def tsm_kinetics(manifest: dict, device: str) -> Network:
     if config["model"] == "tsm":
         for i, layer in enumerate(images):
             if isinstance(layer, Bottleneck):
-                images[i] = _Shifted(layer, count, 8)
+                images[i] = _Shifted(layer, count, 8)  # An eighth each way, as tsm_kinetics/config.py has it.
     network = _Frames(images, count)
     network = network.to(device, memory_format=torch.channels_last)
     frames = _images(config, batch * count, device)
