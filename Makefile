@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help setup gpu gpu-tf text demo test test-all quick e2e e2e-pods e2e-pjrt e2e-own e2e-slice mutate study bench docs lint lock clean horovod aot
+.PHONY: help setup gpu gpu-tf text demo test test-all quick e2e e2e-pods e2e-pjrt e2e-own mutate study bench docs lint lock clean horovod aot
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -59,9 +59,6 @@ mutate: $(VENV)/.dev ## put faults into copies of the project, say which the tes
 
 e2e-own: $(VENV)/.dev ## from folders of own data to predictions, in four commands each
 	@$(PY) -m pytest -s -m e2e $(OWN_TESTS) $(ARGS)
-
-e2e-slice: $(VENV)/.dev ## a twelfth of all long tests, chosen by the number of commits, in 20 minutes at most; CI runs it
-	@$(PY) -m tools.slice_tests $(ARGS)
 
 e2e-pods: $(VENV)/.dev ## exported steps of N replicas, on N CPU devices, equal those of mirrored
 	@$(PY) -m pytest -n0 -m "e2e or not e2e" -rP $(POD_TESTS) $(ARGS)

@@ -31,6 +31,13 @@ class PeerLostError(UserError):
         super().__init__(message, 75)  # EX_TEMPFAIL in sysexits.h: nothing is wrong here, try again.
 
 
+class NoAnswerError(UserError):
+    """Another process does not answer at the start; the launcher may try again."""
+
+    def __init__(self, message: str):
+        super().__init__(message, 75)  # EX_TEMPFAIL in sysexits.h.
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises UserError and suggests similar names for an unknown flag; only --help prints the usage."""
 
@@ -40,7 +47,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """As argparse's; takes `--data_dir` for `--data_dir`, up to a word `--`."""
+        """As argparse's; takes `--data-dir` for `--data_dir`, up to a word `--`."""
         words = list(sys.argv[1:] if args is None else args)
         end = words.index("--") if "--" in words else len(words)
         return super().parse_known_args([*map(self._underscored, words[:end]), *words[end:]], namespace)
@@ -48,16 +55,18 @@ class Parser(argparse.ArgumentParser):
     def _underscored(self, word: str) -> str:
         name, equals, value = word.partition("=")
         other = "--" + name[2:].replace("-", "_")
-        known = self._option_string_actions
+        options = self._option_string_actions
         return (
-            other + equals + value if name.startswith("--") and name not in known and other in known else word
+            other + equals + value
+            if name.startswith("--") and name not in options and other in options
+            else word
         )
 
     def error(self, message: str) -> NoReturn:
         """Raises UserError."""
         unknown = message.partition("unrecognized arguments: ")[2].split(" ")[0].partition("=")[0]
-        known = [name for action in self._actions for name in action.option_strings]
-        hint = near(unknown, known) if unknown.startswith("-") else ""
+        options = [name for action in self._actions for name in action.option_strings]
+        hint = near(unknown, options) if unknown.startswith("-") else ""
         raise UserError(f"{message}{hint}; see {self.prog} --help")
 
 
@@ -76,7 +85,7 @@ def answering(
     def decorated(main: Callable[..., int]) -> Callable[..., int]:
         @functools.wraps(main)
         def answer(*args: Any, **options: Any) -> int:
-            _open_closed_streams()
+            open_closed_streams()
             try:
                 status = main(*args, **options)
                 sys.stdout.flush()
@@ -101,7 +110,30 @@ def answering(
     return decorated
 
 
-def _open_closed_streams() -> None:
+class _Outlived:
+    """A stream whose reader may go: a terminal that hangs up, a pipe that closes, a full disk. Writes fail silently."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def outlive_output() -> None:
+    """Lets this process go on when nobody takes its output any more."""
+    sys.stdout, sys.stderr = _Outlived(sys.stdout), _Outlived(sys.stderr)
+
+
+def open_closed_streams() -> None:
     """Opens the null device in place of standard streams that the caller closed (`2>&-`), which Python sets to None."""
     if None not in (sys.stdin, sys.stdout, sys.stderr):
         return
@@ -149,9 +181,9 @@ def one_line(subject: str, fix: str, passing: tuple[type[Exception], ...] = ()) 
         raise UserError(f"{subject}: {type(error).__name__}: {reason}; {fix}") from error
 
 
-def near(name: str, known: Sequence[str]) -> str:
-    """Returns " (did you mean x, y?)" with the entries of `known` that resemble `name`, or "" if none does."""
+def near(name: str, names: Sequence[str]) -> str:
+    """Returns " (did you mean x, y?)" with the entries of `names` that resemble `name`, or "" if none does."""
     import difflib  # Imported late: commands that must start fast import this module.
 
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.55)
     return f" (did you mean {', '.join(close)}?)" if close else ""

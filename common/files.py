@@ -42,9 +42,9 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     with tempfile.TemporaryDirectory(
         prefix=f".{path.name}.", suffix=".partial", dir=path.parent, ignore_cleanup_errors=True
     ) as folder:
-        made = pathlib.Path(folder, path.name)
-        yield made
-        os.replace(made, path)
+        partial = pathlib.Path(folder, path.name)
+        yield partial
+        os.replace(partial, path)
 
 
 @contextlib.contextmanager
@@ -125,8 +125,8 @@ def write_atomically(path: pathlib.Path, data: bytes, fix: str = "") -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as made:
-            made.write_bytes(data)
+        with whole(path) as partial:
+            partial.write_bytes(data)
     except OSError as error:
         raise UserError(f"{path}: cannot write: {error.strerror}; {fix or write_fix(error)}") from error
 

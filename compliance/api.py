@@ -14,7 +14,7 @@ from compliance.findings import ADVICE, ERROR
 from compliance.log import rules
 from compliance.log.check_log import LogResult, check_logs
 from compliance.submission.verdict import Outcome
-from compliance.verdict import GO, NO_GO, Verdict, of_findings, together  # noqa: F401 (part of the library)
+from compliance.verdict import GO, NO_GO, Verdict, merge, of_findings  # noqa: F401 (part of the library)
 
 # `check` reports these rules as advice, `package` as errors: a submission needs them, a published log may lack them.
 PACKAGING_ERRORS = frozenset((
@@ -49,12 +49,12 @@ def check(
     places = [Path(path) for path in paths]
     singles = [_is_log(path) for path in places]
     logs = [str(path) for path, single in zip(places, singles) if single]
-    judged = iter(check_logs(logs, ruleset, division, with_runs=False))
+    results = iter(check_logs(logs, ruleset, division, with_runs=False))
     outcomes = [
-        _one_path(path, next(judged) if single else None, ruleset, division, packaging)
+        _one_path(path, next(results) if single else None, ruleset, division, packaging)
         for path, single in zip(places, singles)
     ]
-    verdict = together([one.verdict for one in outcomes], [str(path) for path in paths])
+    verdict = merge([one.verdict for one in outcomes], [str(path) for path in paths])
     every = ([part for one in outcomes for part in one[field]] for field in range(4))
     return Outcome(*every, verdict)
 

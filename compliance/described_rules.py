@@ -23,15 +23,15 @@ def _formulas(spec: dict) -> list[tuple[str, str]]:
     ]
 
 
-def _named(name: str, predicate: dict) -> str:
+def _entry(name: str, predicate: dict) -> str:
     return name + (f" ({describe(predicate)})" if predicate else "")
 
 
 def _metadata(spec: dict) -> list[str]:
-    phrases = [_named(name, predicate) for name, predicate in spec.get("metadata", {}).items()]
+    phrases = [_entry(name, predicate) for name, predicate in spec.get("metadata", {}).items()]
     phrases += [" or ".join(some) for some in spec.get("metadata_any", ())]
-    for having, wanted in spec.get("metadata_if", {}).items():
-        phrases += [f"{_named(name, predicate)} with {having}" for name, predicate in wanted.items()]
+    for having, predicates in spec.get("metadata_if", {}).items():
+        phrases += [f"{_entry(name, predicate)} with {having}" for name, predicate in predicates.items()]
     if "collects" in spec:
         names = spec["collects"]["all_of"]
         once = f"each of {len(names)} names once: {', '.join(names[:3])}, ..."
@@ -79,14 +79,14 @@ def sections_of(
     """
     if benchmark in rules.HPC_BENCHMARKS:
         raise UserError(f"{benchmark} is a benchmark of MLPerf HPC, which is not covered")
-    known = rules.benchmarks(ruleset, division if division in rules.DIVISIONS else None)
-    for word, value, choices in (("division", division, rules.DIVISIONS), ("benchmark", benchmark, known)):
+    names = rules.benchmarks(ruleset, division if division in rules.DIVISIONS else None)
+    for word, value, choices in (("division", division, rules.DIVISIONS), ("benchmark", benchmark, names)):
         if value not in choices:
             raise UserError(f"ruleset {ruleset} has no {word} {value!r}; {hint((value,), choices)}")
     name = rules.benchmark_section(ruleset, division, benchmark)
     if name not in rules.names(ruleset):
-        said = f"ruleset {ruleset} names {benchmark} and has no rules for it"
-        raise UserError(f"{said}; name an earlier --ruleset")
+        reason = f"ruleset {ruleset} names {benchmark} and has no rules for it"
+        raise UserError(f"{reason}; name an earlier --ruleset")
     info = rules.load(ruleset, name)
     common = [one for one in ("common", f"{division}/common") if one in rules.names(ruleset)]
     every = {key: spec for one in common for key, spec in rules.load(ruleset, one)["keys"].items()}
@@ -94,8 +94,8 @@ def sections_of(
     for key, spec in info["keys"].items():
         if "selects" in spec:
             for choice in spec["value"]["in"]:
-                chosen = rules.load(ruleset, spec["selects"].format(choice))["keys"]
-                sections.append((f"{benchmark}, {division}, {key} {choice}", chosen))
+                choice_keys = rules.load(ruleset, spec["selects"].format(choice))["keys"]
+                sections.append((f"{benchmark}, {division}, {key} {choice}", choice_keys))
     for key in (*info["keys"], *info.get("removes", ())):
         sections[0][1].pop(key, None)
     return info, sections

@@ -7,7 +7,7 @@ from compliance.described_rules import describe_key, sections_of, target_in_word
 from compliance.findings import texts
 from compliance.hints import hint
 from compliance.log import rules
-from compliance.log.whole_run import planned
+from compliance.log.whole_run import describe_schedule
 
 _ASPECTS = ("occurs", "value", "metadata", "order", "target")
 # The MLPerf benchmarks whose logs this project writes, as round 0.7 requires them.
@@ -42,19 +42,19 @@ def explain(rule: str) -> str:
         rows: dict[tuple[str, str], list[str]] = {}  # a rule file's description -> the rounds that share it
         for ruleset, name, spec in files:
             words = describe_key(spec)
-            said = [f"{part} {text}" for part, text in words.items() if not aspect or part == aspect]
-            if said:
-                rows.setdefault((name, "; ".join(said)), []).append(ruleset)
-        for (name, said), rounds in rows.items():
+            phrases = [f"{part} {text}" for part, text in words.items() if not aspect or part == aspect]
+            if phrases:
+                rows.setdefault((name, "; ".join(phrases)), []).append(ruleset)
+        for (name, sentence), rounds in rows.items():
             first = rules.RULESETS.index(rounds[0])
             follow = len(rounds) > 1 and rounds == list(rules.RULESETS[first : first + len(rounds)])
             span = f"{rounds[0]}-{rounds[-1]}" if follow else ", ".join(rounds)
-            lines.append(f"  {span:<14} {name:<24} {said}")
+            lines.append(f"  {span:<14} {name:<24} {sentence}")
         if aspect in about["aspects"]:
             lines.append(f"  {about['aspects'][aspect]}")
     if not lines:
-        known = known_rules()
-        raise UserError(f"there is no rule {rule!r}; {hint((rule, key), known, '`explain all` lists them')}")
+        ids = known_rules()
+        raise UserError(f"there is no rule {rule!r}; {hint((rule, key), ids, '`explain all` lists them')}")
     return "\n".join(lines)
 
 
@@ -94,15 +94,15 @@ def overview(ruleset: str | None = None) -> str:
     """Lists the rounds and their benchmarks; with `ruleset`, only that round."""
     lines = []
     for one in (ruleset,) if ruleset else rules.RULESETS:
-        own = rules.load(one, "common").get("own_benchmarks", ())
-        named = [name for name in rules.benchmarks(one, "closed") if name not in own]
-        closed = [name for name in named if rules.has_rules(one, name)]
+        own_names = rules.load(one, "common").get("own_benchmarks", ())
+        names = [name for name in rules.benchmarks(one, "closed") if name not in own_names]
+        closed = [name for name in names if rules.has_rules(one, name)]
         lines.append(f"{one}  {', '.join(closed)}")
-        more = [name for name in rules.benchmarks(one, "open") if name not in (*named, *own)]
+        more = [name for name in rules.benchmarks(one, "open") if name not in (*names, *own_names)]
         lines += [f"       open only: {', '.join(more)}"] if more else []
-        bare = [name for name in named if name not in closed]
+        bare = [name for name in names if name not in closed]
         lines += [f"       named, without rules: {', '.join(bare)}"] if bare else []
-        lines += [f"       this project's own: {', '.join(own)}"] if own else []
+        lines += [f"       this project's own: {', '.join(own_names)}"] if own_names else []
     return "\n".join([*lines, f"MLPerf HPC is not covered ({', '.join(rules.HPC_BENCHMARKS)})."])
 
 
@@ -136,7 +136,7 @@ def _facts(info: dict) -> list[str]:
         lines.append(f"target: {target_in_words(info['goal'])} (used for the run's status)")
     schedule = info.get("schedule", {})
     if "epochs" in schedule:
-        lines.append(f"evaluation after epochs {planned(schedule)}")
+        lines.append(f"evaluation after epochs {describe_schedule(schedule)}")
     elif schedule:
         every = "every epoch" if schedule["every"] == 1 else f"every {schedule['every']} epochs"
         lines.append(f"evaluation after {every}")

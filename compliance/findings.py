@@ -54,7 +54,7 @@ def finding(
     return Finding(rule, severity, str(path), line, text, message, expected, actual, fix)
 
 
-class Groups:
+class FindingGroups:
     """Collects findings. Findings that differ only in line, text and found value become one with all lines.
 
     A repeated occurrence takes 8 bytes, so a log with a million bad lines can be reported in full.

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 from math import isfinite
 from pathlib import Path
 
+from common.errors import counted
 from compliance.api import Outcome
 from compliance.findings import ADVICE, ERROR, Finding, clean
 from compliance.log.check_log import ASKED_FOR, LogResult
 from compliance.submission.tree_files import LOG_SUFFIXES
 
-_SHOWN_RULESETS = 8  # how many lines the text output spends on rulesets
+_MOST_RULESETS = 8  # how many lines the text output spends on rulesets
 _SHOWN_LINES = 12
 _SHOWN_LOGS = 3
 _WIDTH = 160
@@ -26,18 +27,18 @@ def places(finding: Finding) -> str:
     """Returns the lines of a finding as text: "line 7", "lines 3, 9, 12 (3 in all)", "whole file"."""
     lines = finding.lines
     if len(lines) > 1:
-        shown = ", ".join(map(str, lines[:_SHOWN_LINES]))
-        return f"lines {shown}{', ...' if len(lines) > _SHOWN_LINES else ''} ({len(lines)} in all)"
+        numbers = ", ".join(map(str, lines[:_SHOWN_LINES]))
+        return f"lines {numbers}{', ...' if len(lines) > _SHOWN_LINES else ''} ({len(lines)} in all)"
     return f"line {finding.line}" if finding.line else "whole file"
 
 
 def verdict_line(outcome: Outcome) -> str:
     """Returns the outcome in one line: verdict, counts, reasons."""
-    found = counts(outcome.findings)
-    errors, advice = (plural(count, noun) for count, noun in zip(found, ("error", "piece")))
-    counted = f"{plural(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
+    numbers = counts(outcome.findings)
+    errors, advice = (counted(count, noun) for count, noun in zip(numbers, ("error", "piece")))
+    summary = f"{counted(len(outcome.files), 'file')} checked, {errors}, {advice} of advice"
     word, _, reasons = outcome.verdict.line.partition(": ")
-    return f"{word}: {counted}" + (f": {reasons}" if reasons else "")
+    return f"{word}: {summary}" + (f": {reasons}" if reasons else "")
 
 
 def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[Finding]]]:
@@ -49,7 +50,7 @@ def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[F
     """
     first: dict[tuple, Finding] = {}
     alike: dict[int, list[Finding]] = {}
-    shown: list[Finding] = []
+    firsts: list[Finding] = []
     for finding in findings:
         folder = str(Path(finding.path).parent)
         kind = (folder, finding.rule, finding.severity, finding.message, finding.expected, finding.found)
@@ -57,27 +58,22 @@ def merged(findings: Sequence[Finding]) -> tuple[list[Finding], dict[int, list[F
         if finding.severity == ADVICE and finding.path.endswith(LOG_SUFFIXES) and stands.path != finding.path:
             alike[id(stands)].append(finding)
             continue
-        shown.append(finding)
+        firsts.append(finding)
         alike[id(finding)] = []
-    return shown, alike
-
-
-def plural(count: int, noun: str) -> str:
-    """Returns "1 log", "2 logs"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return firsts, alike
 
 
 def as_text(outcome: Outcome) -> str:
     """Formats the outcome for people: grouped by file, errors first, the verdict on the last line."""
     blocks: list[str] = []
-    shown, alike = merged(outcome.findings)
-    for path, group in _by_path(shown):
+    firsts, alike = merged(outcome.findings)
+    for path, group in _by_path(firsts):
         blocks.append(clean(path))
         for finding in group:
             others = alike[id(finding)]
             names = ", ".join(Path(one.path).name for one in others[:_SHOWN_LOGS])
             names += ", ..." if len(others) > _SHOWN_LOGS else ""
-            logs = f"  and in {plural(len(others), 'more log')}: {names}" if others else ""
+            logs = f"  and in {counted(len(others), 'more log')}: {names}" if others else ""
             blocks.append(f"  {finding.severity}  {finding.rule}  {places(finding)}{clean(logs)}")
             blocks.append(f"    {clean(finding.message)}")
             blocks.append(f"    expected {clean(finding.expected)}; found {clean(finding.found)}")
@@ -91,20 +87,20 @@ def as_text(outcome: Outcome) -> str:
 def _acceptance(outcome: Outcome) -> list[str]:
     """Returns the answer of `accept` in a line, if runs are missing or the committee decides."""
     if outcome.submissions:
-        from compliance.acceptance.whole import OPEN, whole  # not needed for a log
+        from compliance.acceptance.tree_answer import OPEN, answer_tree  # not needed for a log
 
-        found = whole(outcome)  # where it is no more than the verdict, the last line has it
-        return [clean(f"accept: {found.line}")] if found.answer == OPEN else []
+        answer = answer_tree(outcome)  # where it is no more than the verdict, the last line has it
+        return [clean(f"accept: {answer.line}")] if answer.answer == OPEN else []
     return []
 
 
 def _rulesets(outcome: Outcome) -> list[str]:
     """Returns a line for each ruleset that the check chose, with the reason; none if the user chose the ruleset."""
-    chosen = (log for log in outcome.logs if log.ruleset_reason not in ("", ASKED_FOR))
-    rows = Counter((log.ruleset, log.ruleset_reason) for log in chosen).most_common()
-    lines = [clean(f"ruleset {name}, {plural(n, 'log')}: {why}") for (name, why), n in rows[:_SHOWN_RULESETS]]
-    rest = sum(count for _, count in rows[_SHOWN_RULESETS:])
-    return [*lines, f"other rulesets, {plural(rest, 'log')}"] if rest else lines
+    logs = (log for log in outcome.logs if log.ruleset_reason not in ("", ASKED_FOR))
+    rows = Counter((log.ruleset, log.ruleset_reason) for log in logs).most_common()
+    lines = [clean(f"ruleset {name}, {counted(n, 'log')}: {why}") for (name, why), n in rows[:_MOST_RULESETS]]
+    rest = sum(count for _, count in rows[_MOST_RULESETS:])
+    return [*lines, f"other rulesets, {counted(rest, 'log')}"] if rest else lines
 
 
 def _by_path(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
@@ -132,14 +128,13 @@ def as_json(outcome: Outcome) -> str:
 
 def _log(log: LogResult) -> dict[str, object]:
     """Returns what a log declares; a value of a wrong type or with too many digits becomes null."""
-    named = {name: getattr(log, name) for name in ("benchmark", "division", "platform")}
+    values = {name: getattr(log, name) for name in ("benchmark", "division", "platform")}
     return {
         "path": log.path, "ruleset": log.ruleset, "ruleset_reason": log.ruleset_reason, "passes": log.passes,
-        **{name: value[:200] if isinstance(value, str) else None for name, value in named.items()},
+        **{name: value[:200] if isinstance(value, str) else None for name, value in values.items()},
         "smoke": log.smoke,
         "minutes": log.minutes if log.minutes is not None and isfinite(log.minutes) else None, "met": log.met,
     }  # fmt: skip
 
 
-_Format = Callable[[Outcome], str]
-FORMATS: dict[str, _Format] = {"text": as_text, "json": as_json}
+FORMATS: dict[str, Callable[[Outcome], str]] = {"text": as_text, "json": as_json}

@@ -18,28 +18,28 @@ _ALIASES = {
 _FORMAT = re.compile(r"[a-z]*(fp|float|int|tf|bf)_?\d+.*")
 
 
-def nearest(word: object, known: Iterable[str]) -> str | None:
+def nearest(word: object, names: Iterable[str]) -> str | None:
     """Returns the known name that `word` probably means, or None."""
     if not isinstance(word, str):
         return None
-    known = list(known)
+    names = list(names)
     plain = word.strip().lower()
-    if plain in known:
+    if plain in names:
         return plain
-    if _ALIASES.get(plain) in known:
+    if _ALIASES.get(plain) in names:
         return _ALIASES[plain]
     if _FORMAT.fullmatch(plain):
         return None
     from difflib import get_close_matches  # imported only for a wrong name, so that a clean check starts fast
 
-    matches = get_close_matches(plain[:100], known, n=1, cutoff=0.75)
+    matches = get_close_matches(plain[:100], names, n=1, cutoff=0.75)
     return matches[0] if matches else None
 
 
-def hint(words: Iterable[str], known: Sequence[str], otherwise: str = "") -> str:
+def hint(words: Iterable[str], names: Sequence[str], otherwise: str = "") -> str:
     """Returns the end of an error about an unknown name: the known one that a word probably means, or `otherwise`."""
-    near = next(filter(None, (nearest(word, known) for word in words)), None)
-    return f"did you mean {near}?" if near else otherwise or f"known: {', '.join(known)}"
+    near = next(filter(None, (nearest(word, names) for word in words)), None)
+    return f"did you mean {near}?" if near else otherwise or f"known: {', '.join(names)}"
 
 
 def listed(names: Sequence[str], most: int) -> str:
@@ -47,7 +47,7 @@ def listed(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def rescaled(value: object, holds) -> float | None:
+def as_fraction(value: object, holds) -> float | None:
     """Returns the fraction for a percentage (75.9 -> 0.759) if the fraction passes `holds`, else None.
 
     If 1e-9 passes `holds`, the target is an upper bound on a loss. A loss may be above 1, so the result is None.
@@ -62,12 +62,12 @@ def rescaled(value: object, holds) -> float | None:
 _HIDDEN = frozenset(("Cf", "Cc"))
 
 
-def hidden(text: str) -> str:
+def hidden_characters(text: str) -> str:
     """Names the invisible and direction-changing characters of a name, as "U+202E RIGHT-TO-LEFT OVERRIDE"; or ""."""
     import unicodedata  # not needed for a plain name
 
     if text.isascii() and text.isprintable():
         return ""
-    found = dict.fromkeys(one for one in text[:1000] if unicodedata.category(one) in _HIDDEN)
-    named = (f"U+{ord(one):04X} {unicodedata.name(one, 'control character')}" for one in list(found)[:4])
-    return ", ".join(named)
+    characters = dict.fromkeys(one for one in text[:1000] if unicodedata.category(one) in _HIDDEN)
+    names = (f"U+{ord(one):04X} {unicodedata.name(one, 'control character')}" for one in list(characters)[:4])
+    return ", ".join(names)

@@ -59,7 +59,8 @@ class Run:
       again: for a job that starts again: the log of an earlier try that has no run_stop becomes PATH.1, PATH.2, ...
       tell: takes each finding about a record after the clock has started; default: one line on standard error.
 
-    Raises UserError if the header lacks a field, the round or the benchmark is unknown, or the file cannot be written.
+    Raises UserError if the header lacks a field or breaks a rule, the round or the benchmark is unknown, or the file
+    exists or cannot be written.
     """
 
     def __init__(
@@ -89,14 +90,14 @@ class Run:
         self._tell, self._block_epochs, self._at = tell, block_epochs, 0.0
         self._checker = StreamChecker(self.ruleset, path=str(self.path))
         self._rules = self.ruleset, self.division, self.benchmark
-        self._line, self._joined, self._block, self._seen = 0, 0, {}, set()
+        self._line, self._joined, self._block, self._logged_keys = 0, 0, {}, set()
         self._handlers: dict[int, object] = {}
         self._stopping, self._late = False, 0
         if write and again:
             self._put_aside()
         self._file = self._open() if write else None
-        wanted = self.ruleset >= _WHOLE_OUTPUT_FROM if tee is None else tee
-        self._tee = Tee(self.path) if write and wanted else None
+        copies_output = self.ruleset >= _WHOLE_OUTPUT_FROM if tee is None else tee
+        self._tee = Tee(self.path) if write and copies_output else None
         self._updates: dict[float, int] = {}  # checkpoints to evaluate later: their places and times, in ms
         try:
             self._write_header(header)
@@ -136,14 +137,14 @@ class Run:
                 self.event(key, *(one if _is_pair(one) else (one, {})))
 
     def _judge_header(self) -> None:
-        lacking = missing_keys(*self._rules, self._seen)
+        lacking = missing_keys(*self._rules, self._logged_keys)
         if lacking:
-            said = f"{self.ruleset} asks for {', '.join(lacking)}"
-            raise UserError(f"{self.path}: {said}; add it to the header")
+            reason = f"{self.ruleset} asks for {', '.join(lacking)}"
+            raise UserError(f"{self.path}: {reason}; add it to the header")
         refused = next((one for one in self.findings if one.severity == ERROR), None)
         if refused is not None:
-            said = f"expected {refused.expected}, found {refused.found}"
-            raise UserError(f"{self.path}: {refused.rule}: {refused.message} {said}; {refused.fix}")
+            reason = f"expected {refused.expected}, found {refused.found}"
+            raise UserError(f"{self.path}: {refused.rule}: {refused.message} {reason}; {refused.fix}")
 
     # ------------------------------------------------------------------------------------------- the clock
 
@@ -187,7 +188,7 @@ class Run:
             updated = self._updates.get(self._at) if status == "success" else None
             self.event("run_stop", kind=_END, metadata={"status": status, **place, **about}, time_ms=updated)
             for finding in self._checker.finish():
-                self._found(finding)
+                self._take_finding(finding)
         if self._tee is not None:
             self._tee.close()
             self._tee = None
@@ -199,9 +200,9 @@ class Run:
 
     def _refuse(self) -> None:
         """Ends a run whose clock has not started, and removes its log, so that another try may have the name."""
-        written = self._file is not None and not self.started
+        has_log = self._file is not None and not self.started
         self.stop()
-        if written:
+        if has_log:
             self.path.unlink(missing_ok=True)
 
     # ---------------------------------------------------------------------------------------- evaluations
@@ -219,8 +220,8 @@ class Run:
         Raises UserError if the rules of the benchmark let no result follow run_stop, or `place` lacks the unit.
         """
         if not self._checker.info.get("offline_evaluation"):
-            said = f"the rules of {self.benchmark} stop the clock at the evaluation"
-            raise UserError(f"{self.path}: {said}; evaluate it with `evaluated`")
+            reason = f"the rules of {self.benchmark} stop the clock at the evaluation"
+            raise UserError(f"{self.path}: {reason}; evaluate it with `evaluated`")
         self._at = self._place_in(place)
         self._updates[self._at] = time.time_ns() // 1_000_000 if time_ms is None else time_ms
         self._end_block()
@@ -237,6 +238,8 @@ class Run:
 
         Args:
           place: the training so far, as `samples_count=...` or `epoch_num=...`; see `unit`.
+
+        Raises UserError if `place` lacks the unit.
         """
         at = self._place_in(place)
         result = SimpleNamespace(value=None)
@@ -269,14 +272,14 @@ class Run:
         how = self._checker.info.get("aggregates")
         if how is None or not isinstance(value, Mapping):
             self.event("eval_accuracy", value, place)
-            self.reached = self._checker.story.best is not None
+            self.reached = self._checker.whole_run.best is not None
             return
         # Each metric has a record of its own; the checker joins them at the end.
         for metric, part in value.items():
             self.event("eval_accuracy", part, {**place, how["metadata"]: metric})
         self._joined += 1
-        met = self._checker.target is not None and self._checker.target.judge(_plain(value))
-        self.reached |= bool(met) and self._joined >= evaluations_needed(*self._rules, how["into"])
+        meets_target = self._checker.target is not None and self._checker.target.judge(_plain(value))
+        self.reached |= bool(meets_target) and self._joined >= evaluations_needed(*self._rules, how["into"])
 
     def _begin_block(self) -> None:
         by_epoch = self.unit == "epoch_num"
@@ -315,7 +318,7 @@ class Run:
         except (TypeError, ValueError) as error:
             raise UserError(f"{key}: {error}; log a number, a text, a list or a dictionary") from None
         self._line += 1
-        self._seen.add(key)
+        self._logged_keys.add(key)
         if self._file is not None:
             try:
                 # One call: a signal or a crash leaves whole lines.
@@ -326,9 +329,9 @@ class Run:
             key, fields["value"], fields["metadata"], fields["time_ms"], "", kind, self._line, text[:400]
         )
         for finding in self._checker.feed(record):
-            self._found(finding)
+            self._take_finding(finding)
 
-    def _found(self, finding: Finding) -> None:
+    def _take_finding(self, finding: Finding) -> None:
         self.findings.append(finding)
         if self.started:
             self._tell(finding)

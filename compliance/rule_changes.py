@@ -6,7 +6,7 @@ from typing import NamedTuple
 from common.errors import UserError
 from compliance.described_rules import describe_key, sections_of
 from compliance.hints import listed
-from compliance.log import rules, written
+from compliance.log import rules, written_rules
 from compliance.log.formulas import describe_formula, plain
 from compliance.submission import rcp, rounds
 
@@ -25,7 +25,7 @@ class Change(NamedTuple):
     new: str
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Returns what changed, without the subject."""
         if not self.old:
             return f"new: {self.new}"
@@ -79,8 +79,8 @@ def as_text(benchmark: str, old: str, new: str, division: str = "closed") -> str
     """Formats the changes for people. Raises UserError as `changes`."""
     together: dict[str, list[str]] = {}
     for change in changes(benchmark, old, new, division):
-        together.setdefault(change.said, []).append(change.subject)
-    lines = [f"  {', '.join(subjects)}: {said}" for said, subjects in together.items()]
+        together.setdefault(change.text, []).append(change.subject)
+    lines = [f"  {', '.join(subjects)}: {text}" for text, subjects in together.items()]
     return "\n".join([f"{benchmark} {division}: what {new} changed since {old}", *(lines or ["  nothing"])])
 
 
@@ -93,26 +93,26 @@ def _facts(benchmark: str, ruleset: str, division: str) -> dict[str, dict[str, s
         for key, spec in keys.items()
     }
     facts.get("submission_benchmark", {}).pop("value", None)  # the list of the round's benchmarks
-    said = {" or ".join(keys): "at least one" for keys in rules.load(ruleset, "common").get("one_of", ())}
-    said["runs of a score"] = str(rounds.required_runs(benchmark, ruleset))
+    texts = {" or ".join(keys): "at least one" for keys in rules.load(ruleset, "common").get("one_of", ())}
+    texts["runs of a score"] = str(rounds.required_runs(benchmark, ruleset))
     if info.get("offline_evaluation"):
-        said["evaluations"] = "may follow run_stop, which has the time of the update that met the target"
+        texts["evaluations"] = "may follow run_stop, which has the time of the update that met the target"
     if division == "closed":
-        said |= dict(_written(benchmark, ruleset))
+        texts |= dict(_written_facts(benchmark, ruleset))
         points = [
             f"{point.batch:g} ({plain(round(point.least))})" for point in rcp.pruned(benchmark, ruleset)
         ]
         if points:
-            said["batch sizes with a convergence point, and the least mean there"] = listed(points, _SHOWN)
-    return facts | {name: {"": text} for name, text in said.items()}
+            texts["batch sizes with a convergence point, and the least mean there"] = listed(points, _SHOWN)
+    return facts | {name: {"": text} for name, text in texts.items()}
 
 
-def _written(benchmark: str, ruleset: str) -> Iterator[tuple[str, str]]:
+def _written_facts(benchmark: str, ruleset: str) -> Iterator[tuple[str, str]]:
     """Yields what the written rules fix, and the stock checker does not look at."""
-    for key in sorted(written.keys(ruleset, benchmark)):
-        if phrase := written.fixed(ruleset, benchmark, key):
+    for key in sorted(written_rules.keys(ruleset, benchmark)):
+        if phrase := written_rules.fixed(ruleset, benchmark, key):
             yield f"{key}, by the written rules", phrase
-    if (row := written.schedule(ruleset, benchmark)) is not None:
+    if (row := written_rules.schedule(ruleset, benchmark)) is not None:
         skipped = f", without the first {describe_formula(row['skip'])}" if "skip" in row else ""
-        said = f"every {describe_formula(row['every'])} {row['unit']}{skipped}"
-        yield "evaluations, by the written rules", said
+        frequency = f"every {describe_formula(row['every'])} {row['unit']}{skipped}"
+        yield "evaluations, by the written rules", frequency

@@ -51,10 +51,10 @@ def _flush() -> None:
 
 def main(path: str, readers: list[int]) -> None:
     """Copies from two pipes to standard output and error, and whole lines of both to a file."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # they end the program, whose last lines are still to come
-    file, left = os.open(path, os.O_WRONLY | os.O_APPEND), _MOST
-    held = dict.fromkeys(readers, b"")
+    file, room = os.open(path, os.O_WRONLY | os.O_APPEND), _MOST
+    pieces = dict.fromkeys(readers, b"")
     with selectors.DefaultSelector() as waiting:
         for reader, target in zip(readers, (1, 2)):
             waiting.register(reader, selectors.EVENT_READ, target)
@@ -63,13 +63,13 @@ def main(path: str, readers: list[int]) -> None:
                 data = os.read(key.fd, 1 << 16)
                 with contextlib.suppress(OSError):  # a closed terminal
                     os.write(key.data, data)
-                lines, _, rest = (held[key.fd] + data).rpartition(b"\n")
+                lines, _, rest = (pieces[key.fd] + data).rpartition(b"\n")
                 if not data:
                     waiting.unregister(key.fd)
                     lines, rest = (lines + b"\n" if lines else b"") + rest, b""
-                held[key.fd] = rest
-                if lines and left > 0:
-                    left -= os.write(file, lines.replace(_MARK, _HARMLESS)[:left] + b"\n")
+                pieces[key.fd] = rest
+                if lines and room > 0:
+                    room -= os.write(file, lines.replace(_MARK, _HARMLESS)[:room] + b"\n")
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ class Verdict(NamedTuple):
     @property
     def line(self) -> str:
         """Returns the verdict in one line."""
-        shown = "; ".join(self.reasons[:_MOST_REASONS])
+        reasons = "; ".join(self.reasons[:_MOST_REASONS])
         more = len(self.reasons) - _MOST_REASONS
-        return self.answer + (f": {shown}" if shown else "") + (f"; and {more} more" if more > 0 else "")
+        return self.answer + (f": {reasons}" if reasons else "") + (f"; and {more} more" if more > 0 else "")
 
     @property
     def exit_status(self) -> int:
@@ -46,7 +46,7 @@ def of_findings(findings: Sequence[Finding], practice: bool) -> Verdict:
     return Verdict(GO)
 
 
-def together(verdicts: Sequence[Verdict], names: Sequence[str]) -> Verdict:
+def merge(verdicts: Sequence[Verdict], names: Sequence[str]) -> Verdict:
     """Returns the verdict of several paths: NO_GO if any is NO_GO, else NOT_CHECKED if any is, else GO."""
     if len(verdicts) == 1:
         return verdicts[0]

@@ -68,8 +68,8 @@ class Attention(tf_keras.layers.Layer):
         scores = additive_scores(projected, memory.keys, self.scaled_direction())
         weights = tf.nn.softmax(tf.where(memory.real, scores, tf.constant(MASKED, scores.dtype)))
         compute = self.precision.compute
-        found = tf.matmul(tf.cast(weights, compute), tf.cast(memory.values, compute))
-        return tf.cast(found, self.precision.variable), weights
+        contexts = tf.matmul(tf.cast(weights, compute), tf.cast(memory.values, compute))
+        return tf.cast(contexts, self.precision.variable), weights
 
     def scaled_direction(self) -> tf.Tensor:
         """Returns g v / |v|, [width]."""
@@ -79,8 +79,8 @@ class Attention(tf_keras.layers.Layer):
     def _product(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """Multiplies [b, n, width] by a matrix; the result is in full precision."""
         compute = self.precision.compute
-        found = product(tf.cast(rows(x), compute), tf.cast(kernel, compute))
-        return tf.cast(tf.reshape(found, tf.shape(x)), self.precision.variable)
+        products = product(tf.cast(rows(x), compute), tf.cast(kernel, compute))
+        return tf.cast(tf.reshape(products, tf.shape(x)), self.precision.variable)
 
 
 @tf.custom_gradient

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import data_field, later_field, system_field
+from common.config.closed_fields import added_field, data_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
@@ -47,7 +47,7 @@ class Decode:
 
     source_length: int = 160
     target_length: int = 160
-    count_start: bool = later_field(False)
+    count_start: bool = added_field(False)
 
     # Constants of every preset.
     # Number of hypotheses kept.
@@ -78,7 +78,6 @@ class Config(RunConfig):
         models/decoder.py), 0 in Google's code. The attention's bias starts at 0.
       wiring: "reference": the first decoder layer sees only the embeddings; "google": it also sees the attention
         context of the previous step (docs/sources.md, mlperf 2). The reference's softmax has a bias; Google's has none.
-      hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
     """
 
     benchmark: str = "gnmt"
@@ -94,10 +93,9 @@ class Config(RunConfig):
     smoothing_over: str = "all"
     init_scale: float = 0.1
     wiring: str = "reference"
-    hoisted: bool = system_field(True)
     data: Data = Data()
     decode: Decode = Decode()
-    bias_scale: float = later_field(0.0)
+    bias_scale: float = added_field(0.0)
 
     # Fraction of the target probability that is spread over classes, in every source.
     label_smoothing: ClassVar[float] = 0.1

@@ -114,20 +114,14 @@ def _tokenize(
     counts: collections.Counter[str] = collections.Counter()
     work = functools.partial(_moses_tokens, settings.languages)
     try:
-        with (
-            open(path, "w", encoding="utf-8", newline="\n") as file,
-            conversion.progress("tokenizing") as bar,
-        ):
-            for chunk in pool(work, conversion.chunks(pairs)):
-                bar.update(len(chunk))
-                for sides in chunk:
-                    lengths = sorted(map(len, sides))
-                    if not lengths[0]:  # Moses removes characters that are not text.
-                        dropped.empty += 1
-                        continue
-                    if lengths[1] > MOST_WORDS or lengths[1] > MOST_RATIO * lengths[0]:
-                        dropped.too_long += 1
-                        continue
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            for sides in conversion.convert(pool, work, pairs, "tokenizing"):
+                lengths = sorted(map(len, sides))
+                if not lengths[0]:  # Moses removes characters that are not text.
+                    dropped.empty += 1
+                elif lengths[1] > MOST_WORDS or lengths[1] > MOST_RATIO * lengths[0]:
+                    dropped.too_long += 1
+                else:
                     for side in sides:
                         counts.update(side)
                         file.write(" ".join(side) + "\n")
@@ -136,22 +130,17 @@ def _tokenize(
     return counts
 
 
-@functools.lru_cache(maxsize=2)
-def _moses(language: str) -> bpe.Moses:
-    return bpe.Moses(language)
-
-
 def _moses_tokens(languages: tuple[str, str], pairs: list[parallel.Pair]) -> list[tuple[list[str], ...]]:
-    return [tuple(_moses(lang).tokens(text) for lang, text in zip(languages, pair)) for pair in pairs]
+    return [tuple(bpe.moses(lang).tokens(text) for lang, text in zip(languages, pair)) for pair in pairs]
 
 
 def _encoding(folder: Path, counts: collections.Counter[str], settings: Settings) -> int:
     """Writes merges and vocabulary; returns the number of tokens."""
     if settings.codes and settings.vocabulary:
         encoding = bpe.Bpe(settings.codes, settings.vocabulary)
-        for given, name in ((settings.codes, _FILES.codes), (settings.vocabulary, _FILES.vocabulary)):
-            if given.resolve() != (folder / name).resolve():
-                conversion.write_text(folder / name, given.read_text(encoding="utf-8"))
+        for source, name in ((settings.codes, _FILES.codes), (settings.vocabulary, _FILES.vocabulary)):
+            if source.resolve() != (folder / name).resolve():
+                conversion.write_text(folder / name, source.read_text(encoding="utf-8"))
         return len(encoding)
     codes = bpe.learn(counts, settings.merges)
     conversion.write_lines(folder / _FILES.codes, codes)
@@ -162,11 +151,9 @@ def _encoding(folder: Path, counts: collections.Counter[str], settings: Settings
 
 def _encoded(folder: Path, tokens: Path, pool: Callable) -> Iterator[Encoded]:
     work = functools.partial(_numbers, folder / _FILES.codes, folder / _FILES.vocabulary)
-    with open(tokens, encoding="utf-8", newline="\n") as file, conversion.progress("encoding") as bar:
+    with open(tokens, encoding="utf-8", newline="\n") as file:
         lines = (line.rstrip("\n").split(" ") for line in file)
-        for chunk in pool(work, conversion.chunks(zip(lines, lines))):
-            bar.update(len(chunk))
-            yield from chunk
+        yield from conversion.convert(pool, work, zip(lines, lines), "encoding")
 
 
 @functools.lru_cache(maxsize=1)

@@ -33,17 +33,9 @@ class Side:
     def lengths(self) -> np.ndarray:
         return np.diff(self.starts)
 
-    def rows(self, index: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Gathers sentences `index`, padded with 0 to `length`, and their lengths; index -1 gives an empty sentence.
-
-        Returns (int32 [rows, length], int32 [rows]).
-        """
-        first = self.starts[index]
-        sizes = np.where(index < 0, 0, self.starts[np.maximum(index, 0) + 1] - first).astype(np.int32)
-        places = np.arange(length)
-        inside = places < sizes[:, None]
-        at = np.where(inside, first[:, None] + places, 0)
-        return np.where(inside, self.tokens[at], 0).astype(np.int32), sizes
+    def sentence(self, number: int) -> np.ndarray:
+        """Returns a sentence's tokens."""
+        return self.tokens[self.starts[number] : self.starts[number + 1]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +81,7 @@ def load(config: Config, data_dir: str | os.PathLike) -> Corpus:
     whole = {name: np.concatenate(arrays) for name, arrays in columns.items()}
     if not _sound(config, whole):
         raise _diagnose(config, files)
-    return _kept(config, whole)
+    return _fitting_pairs(config, whole)
 
 
 def _parsed(files: list[str]) -> Iterator[dict[str, tf.RaggedTensor]]:
@@ -112,7 +104,7 @@ def _sound(config: Config, arrays: dict[str, np.ndarray]) -> bool:
     return True
 
 
-def _kept(config: Config, arrays: dict[str, np.ndarray]) -> Corpus:
+def _fitting_pairs(config: Config, arrays: dict[str, np.ndarray]) -> Corpus:
     sizes = {side: arrays[f"{side}_sizes"] for side in SIDES}
     # A target's length counts the BOS that the decoder starts with.
     fits = np.maximum(sizes["source"], sizes["target"] + 1) <= config.max_sequence_length

@@ -38,30 +38,32 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
       options: split, vocabulary, lengths, languages.
     """
     languages = custom_text.languages(sources, options) or _assumed(options.report)
-    with custom_text.prepared(sources, options) as pairs:
-        merges = options.vocabulary_size or custom_text.vocabulary_size(pairs.bytes, _LARGE_MERGES)
-        if folder_conversion.start(out, "gnmt"):
-            custom_text.clear(out)
-        settings = converter.Settings(
-            merges=merges,
-            max_length=options.max_length or _LONGEST,
-            shards=custom_text.shards(pairs),
-            drop_bad=True,
-            workers=options.workers,
-            languages=languages,
-            # A split of ours leaves out what would make every search long.
-            eval_length=0 if options.eval_sources else _EVAL_LENGTHS * (options.max_length or _LONGEST),
-        )
-        counts = converter.convert(out, pairs.train, pairs.held, settings)
-        words = bpe.Bpe(out / _FILES.codes, out / _FILES.vocabulary)
-        held = [(words.encode(s, languages[0]), words.encode(t, languages[1])) for s, t in pairs.held.pairs()]
-        least = custom_text.baseline(
-            pairs,
-            out / _FILES.eval_source,
-            out / _FILES.eval_reference,
-            lambda texts, answers: bleu.sacre(texts, answers, lowercase=True, tokenize="intl"),
-        )
-        source, target = (max(len(pair[side]) for pair in held) for side in (0, 1))
+    pairs = custom_text.prepared(sources, options)
+    merges = options.vocabulary_size or custom_text.vocabulary_size(pairs.bytes, _LARGE_MERGES)
+    if folder_conversion.start(out, "gnmt"):
+        custom_text.clear(out)
+    settings = converter.Settings(
+        merges=merges,
+        max_length=options.max_length or _LONGEST,
+        shards=custom_text.shards(pairs),
+        drop_bad=True,
+        workers=options.workers,
+        languages=languages,
+        # A split of ours leaves out what would make every search long.
+        eval_length=0 if options.eval_sources else _EVAL_LENGTHS * (options.max_length or _LONGEST),
+    )
+    counts = converter.convert(out, pairs.train, pairs.evaluation, settings)
+    words = bpe.Bpe(out / _FILES.codes, out / _FILES.vocabulary)
+    encoded_pairs = [
+        (words.encode(s, languages[0]), words.encode(t, languages[1])) for s, t in pairs.evaluation.pairs()
+    ]
+    least = custom_text.baseline(
+        pairs,
+        out / _FILES.eval_source,
+        out / _FILES.eval_reference,
+        lambda texts, answers: bleu.sacre(texts, answers, lowercase=True, tokenize="intl"),
+    )
+    source, target = (max(len(pair[side]) for pair in encoded_pairs) for side in (0, 1))
     fields = {
         "vocabulary_size": counts["vocabulary"],
         "num_train_examples": counts["pairs"],
@@ -124,12 +126,8 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
     order = np.random.default_rng(0).permutation(len(corpus))[:count]
     cards = []
     for number in order:
-        sides = [
-            side.rows(np.array([number]), int(corpus.lengths[number]))
-            for side in (corpus.source, corpus.target)
-        ]
-        shown = [[pieces[int(token)] for token in tokens[0][: int(length[0])]] for tokens, length in sides]
-        cards.append(Card("train", None, shown))
+        sides = (side.sentence(number) for side in (corpus.source, corpus.target))
+        cards.append(Card("train", None, [[pieces[token] for token in tokens] for tokens in sides]))
     words = bpe.Bpe(data_dir / config.data.codes, data_dir / config.data.vocabulary)
     lines = (data_dir / config.data.eval_source).read_text(encoding="utf-8").split("\n")[: count // 2]
     for line in filter(None, lines):

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.data import padding, pipeline, record_counts, tfrecords
 from common.data.bucketing import Buckets
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.files import check_there
-from common.text import bpe, parallel, subwords
+from common.text import bpe, subwords, translation
 from gnmt.config import Config
 from gnmt.corpus import FIX, SIDES, Corpus, Side, load
 
@@ -36,7 +36,7 @@ def train_input(
     """
     corpus = _corpus(config, Path(data_dir))
     buckets = Buckets(corpus.lengths, config.bucket_limits)
-    end_step = max(Clock.of(config).train_steps, start_step + 1)
+    end_step = max(RunLength.of(config).train_steps, start_step + 1)
     plan = buckets.ahead(config.seed, config.global_batch_size, shard, start_step, end_step)
     return planned(corpus, *plan, batch_size)
 
@@ -65,12 +65,14 @@ def planned(corpus: Corpus, lengths: np.ndarray, examples: np.ndarray, batch_siz
 
     per_step = examples.shape[1] // batch_size
     each = np.repeat(lengths, per_step), examples.reshape(-1, batch_size)
-    made = tf.data.Dataset.from_tensor_slices(each).map(batch, num_parallel_calls=pipeline.parallel_calls())
-    return pipeline.untuned(made).prefetch(tf.data.AUTOTUNE)
+    batches = tf.data.Dataset.from_tensor_slices(each).map(
+        batch, num_parallel_calls=pipeline.parallel_calls()
+    )
+    return pipeline.untuned(batches).prefetch(tf.data.AUTOTUNE)
 
 
 class _Rows:
-    """Gathers one language's sentences like `Side.rows`, but in TensorFlow."""
+    """Gathers one language's sentences, in TensorFlow; index -1 gives an empty sentence."""
 
     def __init__(self, side: Side):
         self._tokens, self._starts = tf.constant(side.tokens), tf.constant(side.starts)
@@ -96,13 +98,9 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
     """
     arrays = _sentences(config, Path(data_dir))
     order = np.argsort(-arrays["source_length"], kind="stable")
-    sizes = [len(order[i :: shard.count]) for i in range(shard.count)]
-    own = {name: array[order[shard.index :: shard.count]] for name, array in arrays.items()}
-    filler = {name: array[order[-1]] for name, array in arrays.items()}
-    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
-    batches = padding.num_batches(sizes, batch_size, per_step)
-    examples = tf.data.Dataset.from_tensor_slices(own)
-    return padding.pad(examples, {**filler, "index": -1}, batch_size, batches).prefetch(1)
+    arrays = {name: array[order] for name, array in arrays.items()}
+    filler = {name: array[-1] for name, array in arrays.items()} | {"index": -1}
+    return padding.shard_of(arrays, filler, shard, config.eval_batch_size, batch_size).prefetch(1)
 
 
 def synthetic(config: Config, batch_size: int, lengths: Sequence[int]) -> tf.data.Dataset:
@@ -141,11 +139,6 @@ def _noise(config: Config, batch_size: int, source: int, target: int) -> Batch:
     }
 
 
-def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
-    """Reads the reference translations, in order."""
-    return [target for _, target in _eval_pairs(config, Path(data_dir))]
-
-
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
     """Checks file names, and a note's record counts, without opening a data file.
 
@@ -157,23 +150,18 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
         check_there(folder / name, "init_datasets.sh makes it")
     for name in (data.eval_source, data.eval_reference):
         check_there(folder / name, "correct the path")
-    known = record_counts.noted(tfrecords.list_files(data_dir, data.train_pattern, FIX))
+    counts = record_counts.noted(tfrecords.list_files(data_dir, data.train_pattern, FIX))
     # The count is an upper bound, because loading omits pairs that are too long for the configuration.
-    if known is not None and sum(known) < config.num_train_examples:
+    if counts is not None and sum(counts) < config.num_train_examples:
         raise UserError(
-            f"{data_dir} holds {sum(known)} pairs, but config.num_train_examples is {config.num_train_examples}; give "
+            f"{data_dir} holds {sum(counts)} pairs, but config.num_train_examples is {config.num_train_examples}; give "
             "other data, or set it to the number of pairs with at most config.max_sequence_length tokens"
         )
 
 
 def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Raises UserError if files are missing or bad, or their example counts differ from the configuration's."""
-    sentences = len(_sentences(config, Path(data_dir))["index"])
-    if sentences != config.num_eval_examples:
-        raise UserError(
-            f"{Path(data_dir) / config.data.eval_source} has {sentences} lines, config.num_eval_examples is "
-            f"{config.num_eval_examples}; give --config.num_eval_examples={sentences}, or other data"
-        )
+    translation.check_count(config, Path(data_dir), len(_sentences(config, Path(data_dir))["index"]))
     corpus = _corpus(config, Path(data_dir))
     if len(corpus) != config.num_train_examples:
         raise UserError(
@@ -190,36 +178,29 @@ def encoding(config: Config, data_dir: str | os.PathLike) -> bpe.Bpe:
 
 @functools.lru_cache(maxsize=1)
 def _encoding(codes: str, vocabulary: str, size: int, folder: Path) -> bpe.Bpe:
-    found = bpe.Bpe(folder / codes, folder / vocabulary)
-    subwords.check_size(found, size)
-    return found
+    words = bpe.Bpe(folder / codes, folder / vocabulary)
+    subwords.check_size(words, size)
+    return words
 
 
 # The check and the stream share one reading.
 _corpus = functools.lru_cache(maxsize=1)(load)
 
 
-def _eval_pairs(config: Config, folder: Path) -> list[tuple[str, str]]:
-    return list(parallel.read_pairs(folder / config.data.eval_source, folder / config.data.eval_reference))
-
-
 @functools.lru_cache(maxsize=1)  # The check and the batches share one reading.
 def _sentences(config: Config, folder: Path) -> Batch:
     """Encodes all source sentences into the arrays of a batch; targets are empty."""
-    words, pairs = encoding(config, folder), _eval_pairs(config, folder)
-    longest = config.decode.source_length
-    arrays = {
-        "source": np.zeros([len(pairs), longest], np.int32),
-        "source_length": np.zeros(len(pairs), np.int32),
+    words, language = encoding(config, folder), config.data.source_language
+    sentences = translation.sentences(
+        config, folder, lambda text: [bpe.BOS, *words.encode(text, language), bpe.EOS]
+    )
+    source = np.zeros([len(sentences), config.decode.source_length], np.int32)
+    for row, tokens in zip(source, sentences):
+        row[: len(tokens)] = tokens
+    return {
+        "source": source,
+        "source_length": np.array([len(tokens) for tokens in sentences], np.int32),
+        "target": np.zeros([len(sentences), 1], np.int32),
+        "target_length": np.zeros(len(sentences), np.int32),
+        "index": np.arange(len(sentences), dtype=np.int32),
     }
-    for i, (source, _) in enumerate(pairs):
-        tokens = [bpe.BOS, *words.encode(source, config.data.source_language), bpe.EOS]
-        if len(tokens) > longest:
-            raise UserError(
-                f"{folder / config.data.eval_source}: line {i + 1} has {len(tokens)} tokens, more than "
-                f"config.decode.source_length={longest}; raise it, evaluation leaves nothing out"
-            )
-        arrays["source"][i, : len(tokens)] = tokens
-        arrays["source_length"][i] = len(tokens)
-    nothing = {"target": np.zeros([len(pairs), 1], np.int32), "target_length": np.zeros(len(pairs), np.int32)}
-    return {**arrays, **nothing, "index": np.arange(len(pairs), dtype=np.int32)}

@@ -51,7 +51,6 @@ class Layers:
         return LSTM(
             self.config.width,
             self.precision,
-            self.config.hoisted,
             kernel_initializer=self.uniform(),
             recurrent_initializer=self.uniform(),
             bias_initializer=self.uniform_bias(),  # No forget bias: docs/sources.md, mlperf 1.5
@@ -112,7 +111,7 @@ class Encoder(tf_keras.layers.Layer):
     def _in_one_loop(self, x: tf.Tensor, dropouts: list[TimeDropout | None], training: bool) -> tf.Tensor:
         """Runs the layers after the first; the first of them reads only the backward half of `x` in the loop."""
         forward, backward = tf.split(x, 2, -1)
-        masks, scale = kept(dropouts, [x, *[forward] * (len(dropouts) - 1)], training)
+        masks, scale = keep_masks(dropouts, [x, *[forward] * (len(dropouts) - 1)], training)
         if masks:
             of_forward, masks[0] = tf.split(masks[0], 2, -1)
             forward = tf.where(of_forward, forward * scale, tf.zeros_like(forward))
@@ -124,11 +123,11 @@ class Encoder(tf_keras.layers.Layer):
 
 def in_one_loop(lstms: Sequence[LSTM], *inputs: tf.Tensor) -> bool:
     """Whether a `wavefront` can run the layers: under XLA, if they are built and all sizes known."""
-    usable = all(lstm.built and lstm.hoisted for lstm in lstms)
+    usable = all(lstm.built for lstm in lstms)
     return usable and under_xla() and all(None not in x.shape for x in inputs)
 
 
-def kept(
+def keep_masks(
     dropouts: Sequence[TimeDropout | None], inputs: Sequence[tf.Tensor], training: bool
 ) -> tuple[list[tf.Tensor] | None, float]:
     """Returns which elements of each input its dropout keeps, None for all, and the factor of those kept."""
@@ -179,11 +178,11 @@ class Decoder(tf_keras.layers.Layer):
             ones = tf.ones_like(x)
             masks = drop(self.context_dropout, ones, training)
             masks = None if masks is ones else masks
-            x, context = attend_in_turn(self.first, self.attention, memory, x, masks, self.config.hoisted)
+            x, context = attend_in_turn(self.first, self.attention, memory, x, masks)
         else:
             x, _ = self.first(x)
-            found, _ = self.attention(tf.transpose(x, [1, 0, 2]), memory)
-            context = tf.transpose(found, [1, 0, 2])
+            contexts, _ = self.attention(tf.transpose(x, [1, 0, 2]), memory)
+            context = tf.transpose(contexts, [1, 0, 2])
         return self._rest(x, context, training)[0]
 
     def _rest(
@@ -205,10 +204,10 @@ class Decoder(tf_keras.layers.Layer):
         if not for_gpu(self.replicas):
             x = drop(self.dropouts[0], x, training)
             z = inputs_part(x, self.first.kernel[: x.shape[-1]], self.precision)
-            masks, scale = kept([self.context_dropout], [x], training)
+            masks, scale = keep_masks([self.context_dropout], [x], training)
             return wavefront([self.first], None, [False], masks, scale, z, self.attention, memory)
         inputs = [x, *[tf.concat([x, x], -1)] * len(self.lstms), x]
-        masks, scale = kept([*self.dropouts, self.context_dropout], inputs, training)
+        masks, scale = keep_masks([*self.dropouts, self.context_dropout], inputs, training)
         if masks:
             masks[0] = tf.concat([masks[0], masks.pop()], -1)
         residual = [i > 1 for i in range(len(self.dropouts))]

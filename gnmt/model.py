@@ -19,11 +19,6 @@ from gnmt.layers import Decoder, Embedding, Encoder, Layers, Logits, State
 INPUTS = ("source", "source_length", "target")
 
 
-def build(config: Config, replicas: Replicas, precision: Precision) -> Gnmt:
-    """Builds the network: INPUTS -> logits [n, b, vocabulary] in `precision.variable`."""
-    return Gnmt(config, replicas, precision)
-
-
 class Gnmt(tf_keras.Model):
     """The network. A call on INPUTS returns time-major logits of each target token, given the tokens before it."""
 
@@ -62,9 +57,8 @@ class Gnmt(tf_keras.Model):
             attention = tf.reshape(done.attention, [sentences * k, source.shape[1]])
             return beam.Step(logits, done.state, attention)
 
-        return beam.search_in_one_beam(
-            step,
-            self.decoder.start(sentences * k),
+        search = beam.OneBeam(
+            decoder=step,
             sentences=sentences,
             beam_size=k,
             max_length=steps or decode.target_length,
@@ -76,6 +70,7 @@ class Gnmt(tf_keras.Model):
             source_length=source.shape[1],
             dtype=self.precision.variable,
         )
+        return search.run(self.decoder.start(sentences * k))
 
 
 def shifted(target: tf.Tensor) -> tf.Tensor:

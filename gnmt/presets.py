@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.choices import Rule
-from common.config.clock import Clock
 from common.config.optimizer import Adam
-from common.config.presets import later_machines, named, published, rule_keys, without_metadata
+from common.config.presets import later_machines, published, rule_keys, with_names, without_metadata
 from common.config.rules import OPTIMIZERS, SCHEDULES
+from common.config.run_length import RunLength
 from common.config.schedule import Gnmt
 from common.config.schema import Communication
 from gnmt.config import Config, Data, Decode
@@ -25,12 +25,12 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     decays.
     """
     optimizer, schedule = config.optimizer, SCHEDULES.every_field(config.schedule)
-    warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
+    warmup = schedule.warmup_length(RunLength.of(config).steps_per_epoch)
     rule = rule_keys(config)
     if not rule:
-        own = set(OPTIMIZERS.own_fields(type(optimizer)))
-        shown = (field for field in ("beta_1", "beta_2", "epsilon") if field in own)
-        rule = {f"opt_adam_{field}": getattr(optimizer, field) for field in shown}
+        own_fields = set(OPTIMIZERS.own_fields(type(optimizer)))
+        fields = (field for field in ("beta_1", "beta_2", "epsilon") if field in own_fields)
+        rule = {f"opt_adam_{field}": getattr(optimizer, field) for field in fields}
     return [
         ("global_batch_size", config.global_batch_size, {}),
         ("opt_name", optimizer.name, {}),
@@ -246,7 +246,7 @@ _CPU_PRESETS = {
 }
 
 _PUBLISHED = published({**_V06_PRESETS, **_V07_PRESETS})
-PRESETS: dict[str, Config] = named(
+PRESETS: dict[str, Config] = with_names(
     {**_CPU_PRESETS, **_PUBLISHED, **later_machines(_PUBLISHED, ("4096 pairs", "8192 pairs", "2048 pairs"))}
 )
 
@@ -261,4 +261,4 @@ def _eval_bytes(config: Config) -> float:
     return decode.beam_size * (20 * config.vocabulary_size + 4 * decode.source_length * config.width)
 
 
-HERE = Rule(own="cpu-multi30k", example_bytes=_example_bytes, eval_bytes=_eval_bytes, gpu_batch=512)
+HERE = Rule(preset="cpu-multi30k", example_bytes=_example_bytes, eval_bytes=_eval_bytes, gpu_batch=512)

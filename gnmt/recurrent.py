@@ -18,7 +18,7 @@ from gnmt.attention import Attention, Memory
 
 
 def attend_in_turn(
-    lstm: LSTM, attention: Attention, memory: Memory, x: tf.Tensor, masks: tf.Tensor | None, hoisted: bool
+    lstm: LSTM, attention: Attention, memory: Memory, x: tf.Tensor, masks: tf.Tensor | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Runs an LSTM over concat(x_t, context_{t-1}); its output queries `attention` at every step.
 
@@ -28,7 +28,6 @@ def attend_in_turn(
       memory: keys and values from `attention.memory`.
       x: [n, b, width].
       masks: dropout masks of the context, [n, b, width], or None.
-      hoisted: compute x's product for all steps at once before the loop, and matrix gradients after it.
 
     Returns:
       (outputs, contexts), each [n, b, width].
@@ -38,46 +37,6 @@ def attend_in_turn(
         lstm.build([None, None, 2 * width])
     x_kernel, context_kernel = tf.split(lstm.kernel, 2)
     recurrent = tf.concat([context_kernel, lstm.recurrent_kernel], 0)
-    run = _hoisted if hoisted else _plain
-    return run(lstm, attention, memory, x, masks, x_kernel, recurrent)
-
-
-def _plain(
-    lstm: LSTM,
-    attention: Attention,
-    memory: Memory,
-    x: tf.Tensor,
-    masks: tf.Tensor | None,
-    x_kernel: tf.Tensor,
-    recurrent: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Runs the textbook loop, which TensorFlow differentiates."""
-    precision = lstm.precision
-
-    def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-        h, c, context = before
-        x, *mask = inputs
-        context = context * mask[0] if mask else context
-        z = _times(x, x_kernel, precision) + lstm.bias
-        z += _times(tf.concat([context, h], -1), recurrent, precision)
-        *_, c, _, h = cell(z, c)
-        context = attention(h[:, None], memory)[0][:, 0]
-        return (h, c, context), (h, context)
-
-    sequences = (x,) if masks is None else (x, masks)
-    return scan(step, _zeros(x, lstm), sequences)[1]
-
-
-def _hoisted(
-    lstm: LSTM,
-    attention: Attention,
-    memory: Memory,
-    x: tf.Tensor,
-    masks: tf.Tensor | None,
-    x_kernel: tf.Tensor,
-    recurrent: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes the same as `_plain`, with one product for all inputs and one for each matrix gradient."""
     precision, zeros = lstm.precision, _zeros(x, lstm)
     query_kernel = tf.convert_to_tensor(attention.query_kernel)
     matrix, query_matrix = (tf.cast(x, precision.compute) for x in (recurrent, query_kernel))
@@ -100,9 +59,9 @@ def _hoisted(
 
     sequences = (z, queries) if masks is None else (z, queries, masks)
     _, (outputs, contexts) = scan(step, zeros, sequences)
-    seen = delayed(zeros[2], contexts)
-    seen = seen if masks is None else seen * masks
-    states += [tf.concat([seen, delayed(zeros[0], outputs)], -1), outputs]
+    previous_contexts = delayed(zeros[2], contexts)
+    previous_contexts = previous_contexts if masks is None else previous_contexts * masks
+    states += [tf.concat([previous_contexts, delayed(zeros[0], outputs)], -1), outputs]
     return outputs, contexts
 
 

@@ -26,7 +26,7 @@ class Task(translation.Task):
         self.batch_shapes = [{"source": [n], "target": [n]} for n in config.bucket_limits]
 
     def build(self, replicas: Replicas, precision: Precision) -> model.Gnmt:
-        return model.build(self.config, replicas, precision)
+        return model.Gnmt(self.config, replicas, precision)
 
     def synthetic_input(self, batch_size: int) -> tf.data.Dataset:
         """Repeats training batches of noise, cycling through the buckets."""

@@ -88,9 +88,9 @@ class _Loop:
         active = (time >= 0) & (time < self.length)
         self.always = bool(active.all())
         # For each step: 1 for the layers that compute a time step of theirs, [S, L, 1, 1]; [S, L, b, reads].
-        self.given = [tf.constant(active[..., None, None], self.variable)]
+        self.step_masks = [tf.constant(active[..., None, None], self.variable)]
         if masks is not None:
-            self.given.append(tf.stack([self._padded(mask, late) for late, mask in enumerate(masks)], 1))
+            self.step_masks.append(tf.stack([self._padded(mask, late) for late, mask in enumerate(masks)], 1))
 
     def _padded(self, x: tf.Tensor, before: int = 0) -> tf.Tensor:
         """Returns [n, ...] as [S, ...], with `before` zeros before it."""
@@ -106,42 +106,44 @@ class _Loop:
         product = tf.matmul(tf.cast(a, self.compute), tf.cast(b, self.compute), **transpose)
         return tf.cast(product, self.variable)
 
-    def _masked(self, x: tf.Tensor, given: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.where(given[1], x * self.scale, tf.zeros_like(x)) if len(given) > 1 else x
+    def _masked(self, x: tf.Tensor, masks: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.where(masks[1], x * self.scale, tf.zeros_like(x)) if len(masks) > 1 else x
 
     def _of_layer(self, x: tf.Tensor, layer: int) -> tf.Tensor:
         """Returns [b, n] as [L, b, n], zero for the other layers."""
         return tf.pad(x[None], [[layer, self.layers - 1 - layer], [0, 0], [0, 0]])
 
-    def run(self, given: list, matrix: tf.Tensor, bias: tf.Tensor, attended: list) -> list[tf.Tensor]:
-        """Returns the outputs and, if `given` is only z, the contexts, [n, b, u] each; `given` has x and z."""
+    def run(self, sequences: list, matrix: tf.Tensor, bias: tf.Tensor, attended: list) -> list[tf.Tensor]:
+        """Returns the outputs and, if `sequences` is only z, the contexts, [n, b, u] each; `sequences` has x and z."""
 
         @tf.custom_gradient
         def core(matrix: tf.Tensor, bias: tf.Tensor, *rest: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
-            given_, attended = rest[: len(given)], list(rest[len(given) :])
+            parts, attended = rest[: len(sequences)], list(rest[len(sequences) :])
             matrix = tf.cast(matrix, self.compute)
             if attended:
                 attended[2] = tf.cast(attended[2], self.compute)
-            saved = self._forward(given_, matrix, bias, attended)
+            saved = self._forward(parts, matrix, bias, attended)
             outputs = saved[6][self.layers - 1 :][: self.length]
 
             def gradient(*above: tf.Tensor) -> list[tf.Tensor]:
                 slopes = self._slopes(above, saved, matrix, attended)
-                return self._gradients(slopes, saved, given_, attended)
+                return self._gradients(slopes, saved, parts, attended)
 
             contexts = [] if self.stacked else [saved[9][: self.length]]
             return [outputs, *contexts], gradient
 
-        return core(matrix, bias, *given, *attended)
+        return core(matrix, bias, *sequences, *attended)
 
-    def _forward(self, given: Sequence, matrix: tf.Tensor, bias: tf.Tensor, attended: Sequence) -> Tensors:
+    def _forward(
+        self, sequences: Sequence, matrix: tf.Tensor, bias: tf.Tensor, attended: Sequence
+    ) -> Tensors:
         """Returns for all steps: gates, 4 x [S, L, b, u], c, what the product reads, outputs, [S, b, u], and with an
         attention queries, weights and contexts.
         """
 
         def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
             h, c, x, *contexts = before
-            given, z = inputs[: len(self.given)], list(inputs[len(self.given) :])
+            masks, z = inputs[: len(self.step_masks)], list(inputs[len(self.step_masks) :])
             read = []
             if self.stacked:
                 below = [h[i] + x[i] if self.residual[i] else h[i] for i in range(self.layers - 1)]
@@ -149,13 +151,13 @@ class _Loop:
                 read.append(x)
             if contexts:
                 read.append(tf.stack([contexts[0], *contexts][: self.layers]))
-            read = self._masked(tf.concat(read, -1), given)
+            read = self._masked(tf.concat(read, -1), masks)
             read = tf.concat([tf.cast(part, self.compute) for part in (read, h)], -1)
             gates = self._times(read, matrix) + bias
             for part in z:
                 gates += self._of_layer(tf.cast(part, self.variable), 0)
             i, f, g, o, c, _, h = cell(gates, c)
-            h, c = (h, c) if self.always else (h * given[0], c * given[0])
+            h, c = (h, c) if self.always else (h * masks[0], c * masks[0])
             attention: Tensors = ()
             if contexts:
                 attention = self._attend(self._times(h[0], attended[0]), *attended[1:])
@@ -164,7 +166,7 @@ class _Loop:
             output = h[-1] + x[-1] if self.residual[-1] else h[-1]
             return (h, c, x, *contexts), (*gates, c, read, output, *attention)
 
-        return scan(step, self._start(), [*self.given, *map(self._padded, given)])[1]
+        return scan(step, self._start(), [*self.step_masks, *map(self._padded, sequences)])[1]
 
     def _attend(self, query: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, direction: tf.Tensor) -> Tensors:
         """Returns (query, weights [b, m], context) of a step's query [b, u]."""
@@ -174,7 +176,7 @@ class _Loop:
         return query, weights, tf.cast(context, self.variable)
 
     def _gradients(
-        self, slopes: Tensors, saved: Tensors, given: Sequence, attended: Sequence
+        self, slopes: Tensors, saved: Tensors, sequences: Sequence, attended: Sequence
     ) -> list[tf.Tensor]:
         """Returns the gradients of `core`'s arguments from those of `_slopes`."""
         read, (dz, *of_x), n = saved[5], slopes[: 1 + self.stacked], self.length
@@ -182,10 +184,10 @@ class _Loop:
             self._times(rows(read[:, i]), rows(dz[:, i]), transpose_a=True) for i in range(self.layers)
         ]
         d_bias = tf.reduce_sum(tf.cast(dz, self.variable), [0, 2])[:, None]
-        of_z = [dz[:, 0]] * (len(given) - len(of_x))
-        d_given = [tf.cast(d[:n], x.dtype) for d, x in zip([*of_x, *of_z], given)]
+        of_z = [dz[:, 0]] * (len(sequences) - len(of_x))
+        d_sequences = [tf.cast(d[:n], x.dtype) for d, x in zip([*of_x, *of_z], sequences)]
         if not attended:
-            return [tf.stack(products), d_bias, *d_given]
+            return [tf.stack(products), d_bias, *d_sequences]
         queries, weights, _ = (part[:n] for part in saved[7:])
         d_queries, d_scores, d_contexts = (part[:n] for part in slopes[1 + self.stacked :])
         outputs = saved[6][:n] if self.layers == 1 else read[1 : n + 1, 0, :, self.reads :]
@@ -194,7 +196,7 @@ class _Loop:
         d_scores, queries = (tf.transpose(part, [1, 0, 2]) for part in (d_scores, queries))
         d_keys, d_direction = key_gradients(d_scores, queries, attended[1], attended[3])
         of_memory = [d_kernel, d_keys, tf.cast(d_values, self.variable), d_direction]
-        return [tf.stack(products), d_bias, *d_given, *of_memory]
+        return [tf.stack(products), d_bias, *d_sequences, *of_memory]
 
     def _slopes(
         self, above: Sequence[tf.Tensor], saved: Tensors, matrix: tf.Tensor, attended: Sequence
@@ -211,22 +213,27 @@ class _Loop:
         def step(after: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
             # Of h and c after the step, of the next step's x, and of the contexts of this step and those before.
             d_h, d_c, d_x, *d_contexts = after
-            given, inputs = inputs[: len(self.given)], inputs[len(self.given) :]
-            (d_output, *d_seen), (*gates, c, c_before) = inputs[: len(above)], inputs[len(above) :][:6]
+            masks, inputs = inputs[: len(self.step_masks)], inputs[len(self.step_masks) :]
+            (d_output, *d_contexts_read), (*gates, c, c_before) = (
+                inputs[: len(above)],
+                inputs[len(above) :][:6],
+            )
             d_h += self._of_layer(d_output, layers - 1)
             slopes: Tensors = ()
             if attended:
-                d_contexts[0] += sum(d_seen)
+                d_contexts[0] += sum(d_contexts_read)
                 slopes = self._attention_slopes(d_contexts[0], inputs[-3:], *attended[1:])
                 d_h += self._of_layer(self._times(slopes[0], to_output), 0)
             i, f, g, o = (tf.cast(gate, self.variable) for gate in gates)
-            d_h, d_c = (d_h, d_c) if self.always else (d_h * given[0], d_c * given[0])
+            d_h, d_c = (d_h, d_c) if self.always else (d_h * masks[0], d_c * masks[0])
             dz, d_c = cell_gradient(i, f, g, o, c_before, tf.tanh(c), d_h, d_c)
             d_read, d_h = tf.split(self._times(dz, transposed), [self.reads, units], -1)
-            d_read, of_x = self._masked(d_read, given), []
+            d_read, of_x = self._masked(d_read, masks), []
             if self.stacked:
-                passed = zip([*tf.unstack(d_x)[1:], d_output], self.residual)
-                d_x = d_read[..., :units] + tf.stack([d if r else tf.zeros_like(d) for d, r in passed])
+                residual_slopes = zip([*tf.unstack(d_x)[1:], d_output], self.residual)
+                d_x = d_read[..., :units] + tf.stack(
+                    [d if r else tf.zeros_like(d) for d, r in residual_slopes]
+                )
                 d_h, of_x = d_h + tf.concat([d_x[1:], tf.zeros_like(d_x[:1])], 0), [d_x[0]]
             if attended:
                 first, *rest = tf.unstack(d_read[..., -units:])
@@ -235,13 +242,13 @@ class _Loop:
                 d_contexts[0] += first
             return (d_h, d_c, d_x, *d_contexts), (tf.cast(dz, self.compute), *of_x, *slopes)
 
-        inputs = [*self.given, *above, *saved[:5], before, *saved[7:]]
+        inputs = [*self.step_masks, *above, *saved[:5], before, *saved[7:]]
         return scan(step, self._start(), inputs, reverse=True)[1]
 
     def _attention_slopes(
         self, d_context: tf.Tensor, saved: Sequence, keys: tf.Tensor, values: tf.Tensor, direction: tf.Tensor
     ) -> Tensors:
-        """Returns a step's gradients of query [b, u], scores [b, m] and context; `kept` is the result of `_attend`."""
+        """Returns a step's gradients of query [b, u], scores [b, m] and context; `saved` is the result of `_attend`."""
         query, weights, context = saved
         shares = tf.cast(values, self.variable) - context[:, None]
         d_scores = weights * tf.reduce_sum(shares * d_context[:, None], -1)

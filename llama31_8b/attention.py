@@ -24,7 +24,7 @@ def causal(
 
     `key` and `value` are [b, n, kv_heads, size].
     """
-    kind = chosen(config, replicas, precision)
+    kind = kind_of(config, replicas, precision)
     if kind == "fused":
         return fused_attention(query, key, value, None, config.head_size**-0.5)
     if kind == "blocks":
@@ -32,7 +32,7 @@ def causal(
     return causal_attention.plain(query, key, value, precision.variable)
 
 
-def chosen(config: Config, replicas: Replicas, precision: Precision) -> str:
+def kind_of(config: Config, replicas: Replicas, precision: Precision) -> str:
     """Returns the kind of attention that `config.attention` means for the function being traced.
 
     Raises UserError if it is "fused", and the devices do not have the kernel.
@@ -45,4 +45,4 @@ def chosen(config: Config, replicas: Replicas, precision: Precision) -> str:
         )
     if config.attention != "auto":
         return config.attention
-    return attention.chosen(replicas, precision, config.head_size, causal=True)
+    return attention.select(replicas, precision, config.head_size, causal=True)

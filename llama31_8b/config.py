@@ -9,11 +9,11 @@ import itertools
 import math
 from typing import Any, ClassVar
 
-from common.config.clock import Clock
 from common.config.closed_fields import rule_field, system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, one_of, positive
 from common.config.rules import SCHEDULES
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.errors import UserError
 
@@ -186,20 +186,18 @@ class Config(RunConfig):
 
     def _check_sharded_weights(self) -> None:
         """Raises UserError if backend, optimizer or another field needs whole weights."""
-        said = "config.shard_weights=True"
+        field = "config.shard_weights=True"
         if self.replicas != "pjrt":
-            raise UserError(f"{said} needs --config.replicas=pjrt, not {self.replicas}")
-        if self.communication.shard_weight_update:
-            raise UserError(
-                f"{said} shards the update too; set --config.communication.shard_weight_update=false"
-            )
+            raise UserError(f"{field} needs --config.replicas=pjrt, not {self.replicas}")
+        if self.communication.weight_update != "whole":
+            raise UserError(f"{field} shards the update too; set --config.communication.weight_update=whole")
         if self.optimizer.name == "lazy_adam":
             raise UserError(
-                f"{said}: lazy_adam updates rows of a table, which parts do not keep; use --config.optimizer.name=adam"
+                f"{field}: lazy_adam updates rows of a table, which parts do not keep; use --config.optimizer.name=adam"
             )
         if self.optimizer.clip_replica_norm:
             raise UserError(
-                f"{said}: gradients arrive summed, so config.optimizer.clip_replica_norm cannot clip; use clip_norm"
+                f"{field}: gradients arrive summed, so config.optimizer.clip_replica_norm cannot clip; use clip_norm"
             )
 
     def _check_closed_values(self) -> None:
@@ -221,12 +219,12 @@ class Config(RunConfig):
                 f"config.schedule.first_step={schedule.first_step}: a closed run's first update counts as 1 (NeMo) or "
                 "0 (Megatron); set --config.schedule.first_step=1"
             )
-        clock = Clock.of(self)
-        ends = [0, *(steps for steps, _ in clock.first_evaluations)]
+        run_length = RunLength.of(self)
+        ends = [0, *(steps for steps, _ in run_length.first_evaluations)]
         first = max(end - before for before, end in itertools.pairwise(ends))
         most = self.evaluation_steps
         for name, steps, fix in (
-            ("steps_per_block", clock.steps_per_block, most),
+            ("steps_per_block", run_length.steps_per_block, most),
             ("eval_epochs", first, ""),
         ):
             if steps > most:

@@ -1,6 +1,7 @@
 """Converts any text, for `timetotrain data llama31_8b FILES OUT`."""
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import numpy as np
 
 from common.config import data_description
 from common.config.data_description import Description
-from common.data import folder_conversion, text_files
+from common.data import folder_conversion, split_names, text_files
 from common.data.folder_conversion import Card, Conversion, Options
 from common.errors import UserError, counted
 from common.files import copy
+from common.text import sentences, text_doubts
 from llama31_8b import indexed, order
 from llama31_8b import input as pipeline
 from llama31_8b.presets import PRESETS
@@ -24,12 +26,22 @@ _MOST_HELD = 1024  # Windows of an evaluation, as in the benchmark.
 _SHOWN = 400  # Characters of a window on the page.
 # Text is made tokens in parts of so many characters, which end at a line.
 _PART = 1 << 20
+# Files beside texts that are about them.
+_ABOUT = re.compile(r"(readme|licen[cs]e|copying|changelog)(_[a-z]{2})?(\.\w+)*", re.I)
+# A book of Project Gutenberg, between its preface and its license.
+_GUTENBERG = re.compile(
+    r"\*\*\* ?START OF TH(?:E|IS) PROJECT GUTENBERG.*?\*\*\*(.*?)\*\*\* ?END OF TH(?:E|IS) PROJECT GUTENBERG",
+    re.S,
+)
+_LINES = 10_000  # Of a text, that are looked at for doubts.
+_LONG, _BOTH = 20, 0.5  # Characters of a line that is hardly there twice by chance, and part of the lines.
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the tokens of two data sets and their description into `out`.
 
-    A file is a document. Without `options.eval_sources`, the end of each file is held out.
+    A file is a document. Without `options.eval_sources`, and without names such as train.txt and valid.txt for all
+    files, the end of each file is held out.
 
     Raises UserError if a file is not text, the text is too short, or `out` holds something else.
 
@@ -41,16 +53,11 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         raise UserError(f"--eval_part={options.eval_part}: must lie between 0 and 1, such as 0.05")
     read = Tokenizer(options.tokenizer) if options.tokenizer else Bytes()
     length = options.max_length or _LENGTH
-    texts = _texts(sources, options)
-    held = (
-        _texts(options.eval_sources, options)
-        if options.eval_sources
-        else [_cut(t, options)[1] for t in texts]
-    )
-    texts = texts if options.eval_sources else [_cut(text, options)[0] for text in texts]
+    texts, held_out = _parts(sources, options)
+    _report_both(texts, held_out, options)
     folder_conversion.start(out, "llama31_8b")
     counts = {}
-    for name, part in (("train", texts), ("eval", held)):
+    for name, part in (("train", texts), ("eval", held_out)):
         dtype = indexed.dtype_for(read.size)
         documents = (np.concatenate(list(_tokens(read, text, dtype))) for text in part if text)
         counts[name] = indexed.write(out / name, documents, dtype)
@@ -75,7 +82,7 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         "data.train_prefix": "train",
         "data.eval_prefix": "eval",
         "data.tokenizer": TOKENIZER if options.tokenizer else "",
-        "data.bytes_per_token": sum(len(text.encode()) for text in held) / counts["eval"],
+        "data.bytes_per_token": sum(len(text.encode()) for text in held_out) / counts["eval"],
     }
     names = ["*.idx", "*.bin", TOKENIZER]
     split = fields["num_train_examples"], fields["num_eval_examples"]
@@ -87,20 +94,71 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     return Conversion(description, (), "windows", facts)
 
 
-def _texts(sources: Sequence[Path], options: Options) -> list[str]:
-    """Returns the text of each file; a file in a folder that is not text is left out."""
-    found = []
+def _parts(sources: Sequence[Path], options: Options) -> tuple[list[str], list[str]]:
+    """Returns the texts to train and to evaluate on."""
+    texts = _texts(sources, options)
+    if options.eval_sources:
+        return list(texts.values()), list(_texts(options.eval_sources, options).values())
+    words = {path: split_names.word_of(path.name) or split_names.of_path(str(path)) for path in texts}
+    train, held_out = split_names.pair(words)
+    if train and all(words.values()):
+        options.report.choose("split", "as the files' names say", "the files")
+        for path in sorted(texts.keys() - {*train, *held_out}):
+            options.report.skip("a split beside those to train and to evaluate on", str(path))
+        return [texts[path] for path in train], [texts[path] for path in held_out]
+    if train:
+        example = f"{train[0]} and {held_out[0]}"
+        options.report.suspect("files that may be a split, not taken as one; give --eval", example)
+    cut = [_cut(text, options) for text in texts.values()]
+    return [text for text, _ in cut], [text for _, text in cut]
+
+
+def _report_both(texts: Sequence[str], held_out: Sequence[str], options: Options) -> None:
+    """Notes text to evaluate on that is also trained on."""
+    lines = {line for text in held_out for line in text.split("\n") if len(line) >= _LONG}
+    both = {line for text in texts for line in text.split("\n") if line in lines}
+    if len(both) > _BOTH * len(lines):
+        what = "the same lines to train and to evaluate on"
+        options.report.suspect(what, min(both)[:80], len(both))
+
+
+def _texts(sources: Sequence[Path], options: Options) -> dict[Path, str]:
+    """Returns the text of each file; a file in a folder that is not text, or about the others, is left out."""
+    contents, report = {}, options.report
     for source in sources:
-        inside = folder_conversion.files(source, options.report) if os.path.isdir(source) else None
-        for path in [source] if inside is None else inside:
+        inside = folder_conversion.files(source, report) if os.path.isdir(source) else None
+        files = [path for path in inside or () if not _ABOUT.fullmatch(path.name)] or inside
+        for path in sorted({*(inside or ())} - {*(files or ())}):
+            report.skip("a file about the others, by its name", str(path))
+        for path in [source] if files is None else files:
             try:
-                found.append(text_files.whole(path))
+                contents[path] = _read(path, options)
             except UserError as error:
                 if inside is None:
                     raise
-                options.report.leave_out("not text", str(path), str(error))
-    folder_conversion.check_broken(options.report.lines, len(found))
-    return found
+                report.leave_out("not text", str(path), str(error))
+    folder_conversion.check_broken(report.lines, len(contents))
+    return contents
+
+
+def _read(path: Path, options: Options) -> str:
+    """Returns a file's text, without the license of Project Gutenberg; notes what looks wrong."""
+    text, report = text_files.whole(path), options.report
+    form = sentences.markup(path) or "a table" * (path.suffix.lower() in (".csv", ".tsv"))
+    if form:
+        report.suspect("a file with markup, trained on as it is", f"{path}: {form}")
+    if nuls := text.count("\0"):
+        report.change("a NUL character, removed", str(path), nuls)
+        text = text.replace("\0", "")
+    book = "".join(_GUTENBERG.findall(text))
+    if len(book) > len(text) / 2:
+        report.change("Project Gutenberg's preface and license, left out", str(path))
+        text = book
+    elif book:
+        report.suspect("a book of Project Gutenberg with more around it than a license, kept", str(path))
+    lines = text.split("\n")
+    text_doubts.report_lines(lines[:: len(lines) // _LINES + 1], report)
+    return text
 
 
 def _cut(text: str, options: Options) -> tuple[str, str]:
@@ -140,6 +198,6 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
     for training, number in ((True, count), (False, -(-count // 2))):
         text = pipeline.load(config, data_dir, training)
         for window in range(min(number, len(text.order))):
-            shown = read.decode(text.window(window).tolist())[:_SHOWN]
-            cards.append(Card("train" if training else "eval", None, shown.split("\n") or [""]))
+            excerpt = read.decode(text.window(window).tolist())[:_SHOWN]
+            cards.append(Card("train" if training else "eval", None, excerpt.split("\n") or [""]))
     return cards

@@ -87,20 +87,20 @@ def read_index(prefix: str | os.PathLike) -> Index:
         raise UserError(f"{index}: version {header['version']}, this program reads {_VERSION}; {_FIX}")
     if int(header["code"]) not in CODES:
         raise UserError(f"{index}: code {header['code']} of the tokens' type is not an integer's; {_FIX}")
-    found = Index(Path(prefix), np.dtype(CODES[int(header["code"])]), *_arrays(index, content, header))
-    if size != found.tokens * found.dtype.itemsize:
-        wanted = f"{found.tokens * found.dtype.itemsize} bytes by {index.name}"
-        raise UserError(f"{tokens}: {size} bytes, must have {wanted}; copy or download both files again")
-    return found
+    result = Index(Path(prefix), np.dtype(CODES[int(header["code"])]), *_arrays(index, content, header))
+    if size != result.tokens * result.dtype.itemsize:
+        expected = f"{result.tokens * result.dtype.itemsize} bytes by {index.name}"
+        raise UserError(f"{tokens}: {size} bytes, must have {expected}; copy or download both files again")
+    return result
 
 
 def _arrays(path: Path, content: np.ndarray, header: np.void) -> tuple[np.ndarray, np.ndarray]:
     """Returns lengths and places of the sequences; raises UserError if the numbers contradict each other."""
     sequences, documents = int(header["sequences"]), int(header["documents"])
-    wanted = _START + 12 * sequences + 8 * documents
-    if len(content) != wanted:
-        said = f"{sequences} sequences and {documents} entries of documents take {wanted} bytes"
-        raise UserError(f"{path}: {len(content)} bytes, but {said}; {_FIX}")
+    expected = _START + 12 * sequences + 8 * documents
+    if len(content) != expected:
+        reason = f"{sequences} sequences and {documents} entries of documents take {expected} bytes"
+        raise UserError(f"{path}: {len(content)} bytes, but {reason}; {_FIX}")
     first, second = _START + 4 * sequences, _START + 12 * sequences
     lengths = content[_START:first].view("<i4")
     places = content[first:second].view("<i8")
@@ -126,12 +126,12 @@ def write(prefix: str | os.PathLike, documents: Iterable[np.ndarray], dtype: np.
     """
     index, tokens = paths(prefix)
     lengths = []
-    with whole(tokens) as made, whole(index) as listed:
-        with open(made, "wb") as file:
+    with whole(tokens) as tokens_file, whole(index) as index_file:
+        with open(tokens_file, "wb") as file:
             for document in documents:
                 lengths.append(len(document))
                 file.write(np.ascontiguousarray(document, dtype).tobytes())
-        listed.write_bytes(_index_bytes(np.array(lengths, "<i4"), np.dtype(dtype)))
+        index_file.write_bytes(_index_bytes(np.array(lengths, "<i4"), np.dtype(dtype)))
     return sum(lengths)
 
 
@@ -180,9 +180,9 @@ class Reader:
             tokens = np.concatenate([self._piece(*piece) for piece in pieces])
             if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
                 wrong = int(tokens.max() if tokens.min() >= 0 else tokens.min())
-                known = f"is not in the vocabulary of {self._vocab_size}"
+                reason = f"is not in the vocabulary of {self._vocab_size}"
                 raise BadTokensError(
-                    f"{self._name}: token {wrong} {known}; set --config.vocab_size, or {_FIX}"
+                    f"{self._name}: token {wrong} {reason}; set --config.vocab_size, or {_FIX}"
                 )
         except OSError as error:
             self.fault = BadTokensError(f"{self._name}: cannot read it: {error.strerror}; {_FIX}")

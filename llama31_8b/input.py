@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.data import padding, pipeline
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -71,18 +71,18 @@ def load(config: Config, data_dir: str | os.PathLike, training: bool) -> Text:
 
     Raises UserError: see `check_files`.
     """
-    data, clock = config.data, Clock.of(config)
+    data, run_length = config.data, RunLength.of(config)
     prefix = Path(data_dir, data.train_prefix if training else data.eval_prefix)
-    found = tuple(
+    stamps = tuple(
         (path.stat().st_size, path.stat().st_mtime_ns) for path in indexed.paths(prefix) if path.is_file()
     )
     if training:
-        samples = clock.train_steps * config.global_batch_size
+        samples = run_length.train_steps * config.global_batch_size
     else:
         # NEMO nemo/collections/llm/gpt/data/pre_training.py build: windows of all evaluations of a run.
-        evaluations = clock.train_steps // clock.steps_per_block + 1
-        samples = evaluations * clock.eval_steps * config.eval_batch_size
-    return _loaded(prefix, found, config, training, samples)
+        evaluations = run_length.train_steps // run_length.steps_per_block + 1
+        samples = evaluations * run_length.eval_steps * config.eval_batch_size
+    return _loaded(prefix, stamps, config, training, samples)
 
 
 @functools.lru_cache(maxsize=4)
@@ -132,7 +132,7 @@ def train_input(
         return {"tokens": tf.ensure_shape(tokens, [batch_size, config.sequence_length + 1])}
 
     numbers = tf.data.Dataset.range(start_step * per_step, _ENDLESS * per_step)
-    return pipeline.ahead(pipeline.prepared(numbers, read, 0), True, 0)
+    return pipeline.ahead(pipeline.prepared(numbers, read))
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
@@ -149,9 +149,9 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
         tokens = tf.numpy_function(text.window, [number], tf.int32, stateful=False)
         return {"tokens": tf.ensure_shape(tokens, [config.sequence_length + 1])}
 
-    windows = pipeline.prepared(tf.data.Dataset.range(shard.index, count, shard.count), read, 0)
+    windows = pipeline.prepared(tf.data.Dataset.range(shard.index, count, shard.count), read)
     nothing = {"tokens": np.zeros(config.sequence_length + 1, np.int32)}
-    return pipeline.ahead(padding.pad(windows, nothing, batch_size, batches), True, 0)
+    return pipeline.ahead(padding.pad(windows, nothing, batch_size, batches))
 
 
 def synthetic(config: Config, batch_size: int, training: bool = True) -> tf.data.Dataset:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tf_keras
 
-from common.distributed import sharded_weights
+from common.distributed import fully_sharded
 from common.distributed.replicas.base import Replicas
 from common.layers import rope
 from common.layers.dense import rows
@@ -99,17 +99,17 @@ class _Layer(tf_keras.layers.Layer):
         name, dtype = f"{self.name}/{name}", self.precision.variable
         if not self.parts.sharded:
             return self.add_weight(name, shape=shape, initializer=initial)
-        return sharded_weights.create(self.parts.replicas, lambda: initial(shape, dtype), shape, dtype, name)
+        return fully_sharded.create(self.parts.replicas, lambda: initial(shape, dtype), shape, dtype, name)
 
     def whole(self, weight: tf.Variable, part: tf.Tensor | None = None) -> tf.Tensor:
         """Returns a weight; gathers it if replicas hold parts, `part` or else the variable's value."""
         part = tf.convert_to_tensor(weight) if part is None else part
         if not self.parts.sharded:
             return part
-        shape, full = sharded_weights.shape_of(weight), self.precision.variable
+        shape, full = fully_sharded.shape_of(weight), self.precision.variable
         compute = self.precision.compute if len(shape) > 1 else full  # Norms have full precision.
         wire = tf.bfloat16 if self.config.communication.wire == "bf16_sum" else full
-        return sharded_weights.gathered(self.parts.replicas, part, shape, compute, wire)
+        return fully_sharded.gathered(self.parts.replicas, part, shape, compute, wire)
 
 
 class Embedding(_Layer):
@@ -185,8 +185,8 @@ class Decoder(_Layer):
         weights = (self.attention_norm, self.qkv, self.output_kernel, self.ffn_norm, self.gate_up, self.down)
         tables = [tf.convert_to_tensor(table) for table in (self.positions.cosine, self.positions.sine)]
 
-        def layer(x: tf.Tensor, *own: tf.Tensor) -> tf.Tensor:
-            whole = map(self.whole, weights, own)
+        def layer(x: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
+            whole = map(self.whole, weights, parts)
             return decoded(self.parts, x, Weights(*whole), *tables)
 
         if self.config.recompute:
@@ -201,8 +201,8 @@ def decoded(parts: Parts, x: tf.Tensor, weights: Weights, cosine: tf.Tensor, sin
     heads = tf.reshape(joined, [-1, x.shape[1], config.heads + 2 * config.kv_heads, config.head_size])
     query, key, value = tf.split(heads, [config.heads, config.kv_heads, config.kv_heads], 2)
     query, key = rope.rotated(query, cosine, sine), rope.rotated(key, cosine, sine)
-    found = attention.causal(parts.config, parts.replicas, parts.precision, query, key, value)
-    x += _product(tf.reshape(found, [-1, *found.shape[1:2], config.width]), weights.output)
+    attended = attention.causal(parts.config, parts.replicas, parts.precision, query, key, value)
+    x += _product(tf.reshape(attended, [-1, *attended.shape[1:2], config.width]), weights.output)
 
     gate, up = tf.split(_product(rms_normalized(x, weights.ffn_norm, NORM_EPSILON), weights.gate_up), 2, -1)
     return x + _product(tf.nn.silu(gate) * up, weights.down)
@@ -210,8 +210,8 @@ def decoded(parts: Parts, x: tf.Tensor, weights: Weights, cosine: tf.Tensor, sin
 
 def _product(x: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
     """Multiplies [b, n, k] by a matrix [k, m] in the dtype of `x` -> [b, n, m]."""
-    found = tf.matmul(rows(x), tf.cast(matrix, x.dtype))
-    return tf.reshape(found, [-1, x.shape[1], matrix.shape[1]])
+    product = tf.matmul(rows(x), tf.cast(matrix, x.dtype))
+    return tf.reshape(product, [-1, x.shape[1], matrix.shape[1]])
 
 
 class Norm(_Layer):

@@ -67,10 +67,10 @@ def stream(lengths: np.ndarray, length: int, documents: np.ndarray, windows: np.
         sizes = lengths[documents[begin : begin + _CHUNK]]
         ends = base + np.cumsum(sizes, dtype=np.int64)
         last = min(len(windows), -(-int(ends[-1]) // length))
-        wanted = np.arange(done, last, dtype=np.int64) * length
-        at = np.searchsorted(ends, wanted, "right")
+        starts = np.arange(done, last, dtype=np.int64) * length
+        at = np.searchsorted(ends, starts, "right")
         places[done:last] = begin + at
-        offsets[done:last] = wanted - (ends[at] - sizes[at])
+        offsets[done:last] = starts - (ends[at] - sizes[at])
         base, done = int(ends[-1]), max(done, last)
     return Stream(lengths, length, documents, places, offsets, windows)
 

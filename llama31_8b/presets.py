@@ -9,7 +9,7 @@ from typing import Any
 
 from common.config.choices import Rule
 from common.config.optimizer import AdamW
-from common.config.presets import named, rule_keys, without_metadata
+from common.config.presets import rule_keys, with_names, without_metadata
 from common.config.rules import SCHEDULES
 from common.config.schedule import Cosine
 from common.config.schema import Communication
@@ -89,7 +89,7 @@ _CPU = Config(
     schedule=_schedule(3e-3, 20),
 )
 
-PRESETS: dict[str, Config] = named(
+PRESETS: dict[str, Config] = with_names(
     {
         # Half a minute on a laptop: the generated language of llama31_8b/tiny.py.
         "cpu-tiny": replace(
@@ -105,14 +105,14 @@ PRESETS: dict[str, Config] = named(
             hardware="h200-8",
             num_replicas=8,
             accumulation_steps=2,
-            communication=Communication(shard_weight_update=True),
+            communication=Communication(weight_update="sharded"),
         ),
         "b200-8": replace(
             _BATCH_16,
             hardware="b200-8",
             num_replicas=8,
             accumulation_steps=2,
-            communication=Communication(shard_weight_update=True),
+            communication=Communication(weight_update="sharded"),
         ),
         "h100-8": replace(_BATCH_16, **_SHARDED, hardware="h100-8", num_replicas=8, accumulation_steps=2),
         "tpu-v5p-16": replace(
@@ -132,4 +132,4 @@ def _example_bytes(config: Config) -> float:
     return 4 * config.sequence_length * (token + scores)
 
 
-HERE = Rule(own="cpu-tiny", example_bytes=_example_bytes, gpu_batch=64)
+HERE = Rule(preset="cpu-tiny", example_bytes=_example_bytes, gpu_batch=64)

@@ -20,14 +20,14 @@ def serving(task: Task, model: networks.Llama, labels: Sequence[str]) -> Serving
     """
     length = task.config.sequence_length
 
-    def network(given: tf.Tensor) -> tf.Tensor:
-        features = model.features(tf.maximum(given, 0))
-        last = tf.maximum(tf.reduce_sum(tf.cast(given >= 0, tf.int32), 1) - 1, 0)
+    def network(ids: tf.Tensor) -> tf.Tensor:
+        features = model.features(tf.maximum(ids, 0))
+        last = tf.maximum(tf.reduce_sum(tf.cast(ids >= 0, tf.int32), 1) - 1, 0)
         logits = model.head(tf.gather(features, last[:, None], axis=1, batch_dims=1))
         return tf.nn.log_softmax(logits[:, 0])
 
-    def predict(given: tf.Tensor) -> dict[str, tf.Tensor]:
-        padded = tf.pad(given, [[0, 0], [0, length - tf.shape(given)[1]]], constant_values=-1)
+    def predict(ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        padded = tf.pad(ids, [[0, 0], [0, length - tf.shape(ids)[1]]], constant_values=-1)
         return {"scores": network(tf.ensure_shape(padded, [None, length]))}
 
     inputs = {"tokens": tf.TensorSpec([None, None], tf.int32, "tokens")}

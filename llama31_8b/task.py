@@ -36,7 +36,8 @@ class Task(task.Task):
         x, labels, kernel = rows(model_.features(inputs)), tf.reshape(labels, [-1]), self._kernel(model_)
         weights = tf.ones(labels.shape, kernel.dtype)
         if self.config.logit_chunks == 1:
-            total = tf.reduce_sum(sparse_cross_entropy(self._logits(x, kernel), labels))
+            logits = tf.cast(tf.matmul(x, tf.cast(kernel, x.dtype)), kernel.dtype)
+            total = tf.reduce_sum(sparse_cross_entropy(logits, labels))
         else:
             total = summed_cross_entropy(x, kernel, labels, weights, self.config.logit_chunks, x.dtype)
         return {"cross_entropy": WeightedSum(total, tf.reduce_sum(weights))}
@@ -48,8 +49,10 @@ class Task(task.Task):
         real = batch["weight"] > 0
         per_window = tf.reduce_sum(tf.reshape(losses, tf.shape(labels)), 1)
         # Selects zeros, because a product with 0 would turn an infinite loss into NaN.
-        kept = tf.where(real, tf.cast(per_window, tf.float64), tf.zeros([], tf.float64))
-        return Outputs(sums={"loss": tf.reduce_sum(kept), "windows": tf.reduce_sum(tf.cast(real, tf.int32))})
+        window_losses = tf.where(real, tf.cast(per_window, tf.float64), tf.zeros([], tf.float64))
+        return Outputs(
+            sums={"loss": tf.reduce_sum(window_losses), "windows": tf.reduce_sum(tf.cast(real, tf.int32))}
+        )
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         windows, config = int(sums["windows"]), self.config
@@ -58,9 +61,9 @@ class Task(task.Task):
                 f"{windows} windows evaluated, {config.num_eval_examples} to {config.examples_per_evaluation} expected"
             )
         loss = float(sums["loss"]) / (windows * config.sequence_length)
-        known = config.data.bytes_per_token
-        details = {"bits_per_byte": loss / math.log(2) / known} if known else {}
-        return Quality(loss, config.met(loss), details)
+        bytes_per_token = config.data.bytes_per_token
+        details = {"bits_per_byte": loss / math.log(2) / bytes_per_token} if bytes_per_token else {}
+        return Quality(loss, config.meets_target(loss), details)
 
     def assets(self) -> Mapping[str, bytes]:
         """Returns the tokenizer, if the data folder has one."""
@@ -70,9 +73,6 @@ class Task(task.Task):
 
     def _kernel(self, model_: model.Llama) -> tf.Tensor:
         return model_.head.whole(model_.head.kernel)
-
-    def _logits(self, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.matmul(x, tf.cast(kernel, x.dtype)), kernel.dtype)
 
 
 def shifted(tokens: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

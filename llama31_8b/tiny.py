@@ -50,16 +50,16 @@ def documents(tiny: Tiny, split: str) -> Iterator[np.ndarray]:
     """Yields the documents of a split as bytes, uint16 [letters]; the split is "train" or "eval"."""
     follows = np.random.default_rng(tiny.seed).permutation(len(LETTERS))
     rng = np.random.default_rng([tiny.seed, SPLITS.index(split)])
-    left = tiny.train_tokens if split == "train" else tiny.eval_tokens
-    while left:
-        count = min(tiny.document, left)
+    remaining = tiny.train_tokens if split == "train" else tiny.eval_tokens
+    while remaining:
+        count = min(tiny.document, remaining)
         letters = rng.integers(len(LETTERS), size=count)
-        kept = rng.random(count) >= tiny.surprise
+        regular = rng.random(count) >= tiny.surprise
         for i in range(2, count):
-            if kept[i]:
+            if regular[i]:
                 letters[i] = follows[letters[i - 2]]
         yield (letters + ord(LETTERS[0])).astype(indexed.dtype_for(BYTES))
-        left -= count
+        remaining -= count
 
 
 def least_loss(tiny: Tiny = TINY) -> float:
@@ -69,8 +69,8 @@ def least_loss(tiny: Tiny = TINY) -> float:
     """
     count = len(LETTERS)
     other = tiny.surprise / count
-    known = 1 - (count - 1) * other
-    entropy = -known * np.log(known) - (count - 1) * other * np.log(other)
+    likely = 1 - (count - 1) * other
+    entropy = -likely * np.log(likely) - (count - 1) * other * np.log(other)
     return float((2 * np.log(count) + (tiny.document - 2) * entropy) / tiny.document)
 
 

@@ -45,9 +45,9 @@ class Tokenizer:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(os.fspath(path))
         except Exception as error:  # The library raises no narrower type.
-            said = str(error).partition("\n")[0][:120]
+            message = str(error).partition("\n")[0][:120]
             raise UserError(
-                f"{path}: is not a tokenizer.json ({said}); name a fast tokenizer's file"
+                f"{path}: is not a tokenizer.json ({message}); name a fast tokenizer's file"
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

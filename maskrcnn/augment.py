@@ -10,36 +10,25 @@ _FLIP = 1 << 62  # Makes the key of the flip differ from other keys; record numb
 
 
 def scaled_size(size: tf.Tensor, config: Config) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes the size of an image scaled to `short_side`, or to `long_side` if that is smaller (G7 dataloader.py).
+    """Scales a size, int64 [2], to `short_side`, or to `long_side` if that is smaller (G7 dataloader.py).
 
-    Args:
-      size: int64 [2], height and width.
-      config: `short_side` and `long_side` are read.
-
-    Returns:
-      (int64 [2], height and width in whole pixels; float32 scalar, the scale).
+    Returns (int64 [2], height and width in whole pixels; float32 scalar, the scale).
     """
     short, long = tf.reduce_min(size), tf.reduce_max(size)
     exceeds = long * config.short_side > config.long_side * short
-    wanted = tf.where(exceeds, tf.constant(config.long_side, tf.int64), config.short_side)
+    target = tf.where(exceeds, tf.constant(config.long_side, tf.int64), config.short_side)
     side = tf.where(exceeds, long, short)
     # Integer arithmetic: 480 pixels scaled to 800 are 800, not 799.
-    return tf.maximum(size * wanted // side, 1), tf.cast(wanted / side, tf.float32)
+    return tf.maximum(size * target // side, 1), tf.cast(target / side, tf.float32)
 
 
 def framed(image: tf.Tensor, wide: tf.Tensor, config: Config) -> tuple[tf.Tensor, tf.Tensor]:
-    """Scales an image and puts it at the top left of its frame; the rest of the frame is zero.
+    """Scales an image, uint8 [h, w, 3], and puts it at the top left of its frame, wide or tall, zero elsewhere.
 
-    Args:
-      image: uint8 [h, w, 3].
-      wide: bool scalar: True for the wide frame, False for the tall one.
-      config: image and frame sizes are read.
-
-    Returns:
-      (uint8 [H, W, 3], float32 [3]: content height and width in pixels, scale).
+    Returns (uint8 [H, W, 3], float32 [3]: content height and width in pixels, scale).
     """
     size, scale = scaled_size(tf.shape(image, tf.int64)[:2], config)
-    pixels = to_uint8(resize(image, tf.cast(size, tf.int32), config.data.resize))
+    pixels = to_uint8(resize(image, tf.cast(size, tf.int32), config.details.resize))
     frame = tf.where(wide, config.shapes[0], config.shapes[-1])
     missing = tf.cast(frame, tf.int64) - size
     pixels = tf.pad(pixels, [[0, missing[0]], [0, missing[1]], [0, 0]])
@@ -50,13 +39,9 @@ def framed(image: tf.Tensor, wide: tf.Tensor, config: Config) -> tuple[tf.Tensor
 def mirrored(
     image: tf.Tensor, boxes: tf.Tensor, masks: tf.Tensor, key: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Mirrors half of the images, with their objects, from left to right.
+    """Mirrors half of the images [h, w, 3] from left to right, as `key`, int64 [2], determines.
 
-    Args:
-      image: [h, w, 3].
-      boxes: [n, 4], corners as fractions of the image.
-      masks: [n, S, S]; each mask fills its box.
-      key: int64 [2] that determines whether the image is mirrored.
+    `boxes`, corners [n, 4] as fractions of the image, and `masks` [n, S, S], which fill them, are mirrored too.
     """
     heads = tf.random.stateless_uniform([], key + _FLIP, alg="philox") < 0.5
     return tf.cond(
@@ -67,17 +52,14 @@ def mirrored(
 
 
 def cut_masks(encoded: tf.Tensor, boxes: tf.Tensor, image_size: tf.Tensor, size: int) -> tf.Tensor:
-    """Cuts each mask to its box and resamples it to S x S.
+    """Cuts each mask to its box and resamples it: uint8 [n, size, size] of 0 and 1.
+
+    The mask is sampled at the centers of equal parts of the box, with bilinear interpolation between pixel centers.
 
     Args:
       encoded: string [n], PNGs of the image's size, zero outside the object.
       boxes: [n, 4], corners as fractions of the image.
       image_size: int64 [2], height and width in pixels.
-      size: S.
-
-    Returns:
-      uint8 [n, S, S] of 0 and 1: the mask sampled at the centers of S x S equal parts of the box, with bilinear
-      interpolation between pixel centers.
     """
     sides = tf.cast(tf.tile(image_size, [2]), tf.float32)
 

@@ -4,16 +4,14 @@ import dataclasses
 from typing import ClassVar, NamedTuple
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.closed_fields import later_field, rule_field, system_field
+from common.config.closed_fields import added_field, rule_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import RESIZES, at_least, fraction, one_of, positive, within
+from common.config.ranges import at_least, one_of
 from common.config.schema import FrozenStages, RunConfig
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
 BATCH_NORMS = ("frozen", "span")
-LOSS_DIVISORS = ("positives", "sampled")
-GEOMETRIES = ("plain", "google", "nvidia")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +24,11 @@ class Data:
       skip_empty: train only on images with an annotation (crowds count), as the reference and NVIDIA do; Google's code
         trains on all images.
       flip: mirror half of the training images.
-      resize: interpolation, of common.config.ranges.RESIZES.
     """
 
     cache: str = system_field("none")
     skip_empty: bool = False
     flip: bool = True
-    resize: str = later_field("bilinear")
 
     # Constants of every preset.
     # TFRecord shards inside the data folder, in tf-models' layout, with masks.
@@ -40,8 +36,6 @@ class Data:
     eval_pattern: ClassVar[str] = "val-*"
     # COCO file of the evaluated images, inside the data folder; its categories are the classes.
     annotations: ClassVar[str] = "instances_val2017.json"
-    # Number of threads in the tf.data pool; 0 lets tf.data choose.
-    private_threads: ClassVar[int] = 0
 
 
 class Sizes(NamedTuple):
@@ -51,8 +45,9 @@ class Sizes(NamedTuple):
       fpn_channels: channels of the pyramid and of the region proposal network.
       head_units: units of the box head's two layers.
       mask_channels: channels of the mask head's convolutions.
-      max_level: levels of the pyramid; a cell of level l covers 2^l pixels. Regions use levels up to 5, or all with
-        `geometry` "google".
+      max_level: levels of the pyramid; a cell of level l covers 2^l pixels. Regions use levels up to 5, or all in
+        Google's geometry.
+      anchor_scale: an anchor of level l has the area of a square with a side of anchor_scale * 2^l pixels.
       gt_mask_size: side of the ground-truth masks that the device gets, cut to their boxes.
       rpn_batch: number of anchors per image in the loss.
       rpn_pre_nms, rpn_eval_pre_nms: proposals per level before suppression, in training and in an evaluation.
@@ -66,6 +61,7 @@ class Sizes(NamedTuple):
     head_units: int = 1024
     mask_channels: int = 256
     max_level: int = 6
+    anchor_scale: float = 8.0
     gt_mask_size: int = 112
     rpn_batch: int = 256
     rpn_pre_nms: int = 2000
@@ -78,9 +74,75 @@ class Sizes(NamedTuple):
 
 SIZES = {
     "published": Sizes(),
-    # For pictures of a hundred pixels with few objects, and for pictures full of small objects.
-    "tiny": Sizes(32, 128, 16, 5, 28, 64, 100, 50, 100, 32, 0.5, 20),
-    "small_objects": Sizes(64, 128, 32, 5, 28, 256, 500, 300, 500, 128, 0.5, 100),
+    # For pictures of a hundred pixels with few objects.
+    "tiny": Sizes(
+        fpn_channels=32,
+        head_units=128,
+        mask_channels=16,
+        max_level=5,
+        anchor_scale=4.0,
+        gt_mask_size=28,
+        rpn_batch=64,
+        rpn_pre_nms=100,
+        rpn_post_nms=50,
+        rpn_eval_pre_nms=100,
+        roi_batch=32,
+        roi_foreground=0.5,
+        detections=20,
+    ),
+    # For pictures full of small objects.
+    "small_objects": Sizes(
+        fpn_channels=64,
+        head_units=128,
+        mask_channels=32,
+        max_level=5,
+        anchor_scale=2.5,  # Anchors of the lowest level are 10 pixels wide.
+        gt_mask_size=28,
+        rpn_pre_nms=500,
+        rpn_post_nms=300,
+        rpn_eval_pre_nms=500,
+        roi_batch=128,
+        roi_foreground=0.5,
+    ),
+}
+
+
+class Details(NamedTuple):
+    """Details in which the codes of the submissions differ; defaults: none of their peculiarities.
+
+    Attributes:
+      geometry: arithmetic of boxes. "plain": a box is right - left wide. "google", as in the TPU submissions (G7
+        mask_rcnn box_utils.py): decoding, and encoding from regions, count right - left + 1; boxes end at the content's
+        size - 1; proposals with a side below 1 / scale are dropped; regions use all levels; the best
+        `rpn_post_nms` of all classes enter the detections' suppression. "nvidia": anchors have sides in whole
+        cells' parts and pixel centers (NV maskrcnn anchor_generator.py 225-264), and all that tie for an object's best
+        overlap are positive (NV modeling/matcher.py 88-112).
+      resize: interpolation, of common.config.ranges.RESIZES.
+      loss_divisors: "positives" averages each box loss over positive anchors or regions, as Google's code does;
+        "sampled" divides its sum by the number of all sampled ones, as the reference and NVIDIA do (maskrcnn/loss.py).
+      rpn_inside: whether the losses ignore anchors that cross the image's border. They do in the reference and in
+        NVIDIA's code (RPN.STRADDLE_THRESH = 0); Google's code uses all anchors.
+      uniform_initializer: how the pyramid and the box head's hidden layers start: "fan_avg", as in TensorFlow and
+        Google's code, or "fan_in", as in the reference and NVIDIA's (REF modeling/make_layers.py: kaiming_uniform).
+    """
+
+    geometry: str = "plain"
+    resize: str = "bilinear"
+    loss_divisors: str = "positives"
+    rpn_inside: bool = False
+    uniform_initializer: str = "fan_avg"
+
+
+IMPLEMENTATIONS = {
+    "plain": Details(),
+    "google": Details(geometry="google", resize="legacy_bilinear"),
+    "nvidia": Details(
+        geometry="nvidia",
+        resize="antialiased",
+        loss_divisors="sampled",
+        rpn_inside=True,
+        uniform_initializer="fan_in",
+    ),
 }
 
 
@@ -92,28 +154,16 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
       quality_target, mask_quality_target: box mAP and mask mAP; the run ends when one evaluation meets both.
       short_side, long_side: an image is scaled until its short side has short_side pixels or its long side has
         long_side, whichever comes first.
-      padded_size: (short, long) sides of the wide or tall frame; the scaled image lies at its top left.
       max_instances: training uses at most the first max_instances objects of an image.
       num_classes: outputs of the box head: 0 for the background, and one class for each category id below num_classes,
         used or not.
       network: sizes of the pyramid, the heads and the samples, of SIZES.
       backbone_width: channels of ResNet-50's first convolution; its other widths are multiples of it.
-      anchor_scale: an anchor of level l has the area of a square with a side of anchor_scale * 2^l pixels.
-      score_threshold: a detection must score more than this.
-      loss_divisors: "positives" averages each box loss over positive anchors or regions, as Google's code does;
-        "sampled" divides its sum by the number of all sampled ones, as the reference and NVIDIA do (maskrcnn/loss.py).
-      geometry: whose arithmetic of boxes. "plain": a box is right - left wide. "google", as in the TPU submissions (G7
-        mask_rcnn box_utils.py): decoding, and encoding from regions, count right - left + 1; boxes end at the content's
-        size - 1; proposals with a side below 1 / scale are dropped; regions use all levels; the best
-        `rpn_post_nms` of all classes enter the detections' suppression. "nvidia": anchors have sides in whole
-        cells' parts and pixel centers (NV maskrcnn anchor_generator.py 225-264), and all that tie for an object's best
-        overlap are positive (NV modeling/matcher.py 88-112). It decides `rpn_inside` and `uniform_initializer`, too.
+      implementation: whose code the run follows where the submissions' codes differ, of IMPLEMENTATIONS.
       roi_samples: bilinear samples per side of a region's bin: 1 in round v0.6 of Google's code, 2 elsewhere.
-      freeze: the stem and the first stage keep the checkpoint's weights.
-      batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither; "span" trains with statistics
-        over `batch_norm_span` images (0: one replica's micro-batch).
+      batch_norm: "frozen" uses the checkpoint's statistics and scales and trains neither, nor the stem and the first
+        stage; "span" trains every layer, with statistics over `batch_norm_span` images.
       batch_norm_span: number of images that share batch-norm statistics; 0: one replica's micro-batch.
-      batch_norm_epsilon: added to the variance.
       backbone: checkpoint of a ResNet-50 to start from (maskrcnn/backbone.py); "" starts from scratch.
       eval_workers: processes that paste and encode masks while the next block trains; 0: one per core, at most 20.
     """
@@ -125,22 +175,16 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     mask_quality_target: float | None = 0.339
     short_side: int = rule_field(800)
     long_side: int = rule_field(1333)
-    padded_size: tuple[int, ...] = (832, 1344)
     max_instances: int = 100
     num_classes: int = 91
-    network: str = later_field("published")
+    network: str = added_field("published")
     backbone_width: int = 64
-    anchor_scale: float = 8.0
-    score_threshold: float = 0.05
-    freeze: bool = True
     batch_norm: str = "frozen"
     batch_norm_span: int = 0
-    batch_norm_epsilon: float = 1e-4
     backbone: str = ""
     eval_workers: int = system_field(0)
-    loss_divisors: str = later_field("positives")
-    geometry: str = later_field("plain")
-    roi_samples: int = later_field(2)
+    implementation: str = added_field("plain", closed="fixed")
+    roi_samples: int = added_field(2)
     data: Data = Data()
 
     # Constants of every preset.
@@ -157,6 +201,8 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     rpn_nms_iou: ClassVar[float] = 0.7
     # Minimum IoU with an object for a region to count as containing it.
     roi_positive: ClassVar[float] = 0.5
+    # A detection must score more than this.
+    score_threshold: ClassVar[float] = 0.05
     # IoU at or above which suppression drops the worse of two detections of a class.
     nms_iou: ClassVar[float] = 0.5
     # Momentum of the moving averages.
@@ -178,48 +224,24 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
 
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
-        if self.optimizer.name != "sgd" and not self.optimizer.is_own:
+        if self.optimizer.name != "sgd" and not self.optimizer.is_plugin:
             raise UserError(
                 f"config.optimizer.name={self.optimizer.name!r}: Mask R-CNN is published with sgd only"
             )
         one_of(self, "data.cache", CACHES)
-        one_of(self, "data.resize", RESIZES)
         one_of(self, "batch_norm", BATCH_NORMS)
-        one_of(self, "loss_divisors", LOSS_DIVISORS)
-        one_of(self, "geometry", GEOMETRIES)
+        one_of(self, "implementation", tuple(IMPLEMENTATIONS))
         one_of(self, "network", tuple(SIZES))
         at_least(self, 1, "short_side", "long_side", "max_instances", "backbone_width", "roi_samples")
-        fraction(self, "score_threshold")
-        within(self, 0.1, 1e4, "anchor_scale")  # Smaller or larger anchors have infinite codes or areas.
-        positive(self, "batch_norm_epsilon")
         at_least(self, 0, "eval_workers")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
-        self._validate_geometry()
+        if self.short_side > self.long_side:
+            raise UserError(
+                f"config.short_side={self.short_side}: must be at most config.long_side={self.long_side}"
+            )
         if self.batch_norm == "span":
-            if self.freeze:
-                raise UserError(
-                    "config.freeze=True: not with config.batch_norm='span', which trains every layer; set "
-                    "config.freeze=False"
-                )
             self.validate_span()
-
-    def _validate_geometry(self) -> None:
-        if len(self.padded_size) != 2 or self.padded_size[0] > self.padded_size[1]:
-            raise UserError(
-                f"config.padded_size={self.padded_size}: must be two sides, the shorter one first"
-            )
-        short, long = self.padded_size
-        if self.short_side > short or self.long_side > long or self.short_side > self.long_side:
-            raise UserError(
-                f"config.padded_size={self.padded_size} does not hold images of config.short_side={self.short_side} by "
-                f"config.long_side={self.long_side}"
-            )
-        cell = 2**self.sizes.max_level
-        if short % cell or long % cell:
-            raise UserError(
-                f"config.padded_size={self.padded_size}: must be multiples of {cell}, a cell of the last level"
-            )
 
     @property
     def sizes(self) -> Sizes:
@@ -227,21 +249,25 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         return SIZES[self.network]
 
     @property
-    def uniform_initializer(self) -> str:
-        """How the pyramid and the box head's hidden layers start.
-
-        "fan_avg", as in TensorFlow and Google's code, or "fan_in", as in the reference and NVIDIA's code (REF
-        modeling/make_layers.py: kaiming_uniform).
-        """
-        return "fan_in" if self.geometry == "nvidia" else "fan_avg"
+    def details(self) -> Details:
+        """Returns the details that `implementation` names."""
+        return IMPLEMENTATIONS[self.implementation]
 
     @property
-    def rpn_inside(self) -> bool:
-        """Whether the losses ignore anchors that cross the image's border.
+    def freeze(self) -> bool:
+        """Whether the stem and the first stage keep the checkpoint's weights."""
+        return self.batch_norm == "frozen"
 
-        They do in the reference and in NVIDIA's code (RPN.STRADDLE_THRESH = 0); Google's code uses all anchors.
-        """
-        return self.geometry == "nvidia"
+    @property
+    def batch_norm_epsilon(self) -> float:
+        """What batch norm adds to the variance: Google's with a checkpoint's statistics, PyTorch's if it trains."""
+        return 1e-4 if self.batch_norm == "frozen" else 1e-5
+
+    @property
+    def padded_size(self) -> tuple[int, int]:
+        """Returns (short, long) sides of a frame in whole cells of the last level; the image lies at its top left."""
+        cell = 2**self.sizes.max_level
+        return -(-self.short_side // cell) * cell, -(-self.long_side // cell) * cell
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:

@@ -35,8 +35,8 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
         one = {name: value[0].numpy() for name, value in batch.items()}
         height, width = (round(float(side)) for side in one["image_info"][:2])
         objects = counted(int((one["classes"] > 0).sum()), "object")
-        drawn = custom_pictures.drawn(
+        picture = custom_pictures.draw_objects(
             one["image"][:height, :width], one["boxes"], one["classes"], description, one["masks"]
         )
-        cards.append(Card(f"train: {objects}", drawn))
+        cards.append(Card(f"train: {objects}", picture))
     return cards

@@ -11,31 +11,26 @@ from maskrcnn.config import Config
 
 
 def detect(model: networks.MaskRCNN, batch: Batch, config: Config) -> dict[str, tf.Tensor]:
-    """Finds the detections of each image, best first.
+    """Finds the detections of each `image` [b, H, W, 3] with `image_info` [b, 3] of a batch, best first.
 
-    Args:
-      model: the network from `maskrcnn.model.build`.
-      batch: `image` [b, H, W, 3] of one of `config.shapes` and `image_info` [b, 3].
-
-    Returns:
-      `boxes` [b, D, 4], corners in pixels of the frame; `scores` [b, D]; `classes` int32 [b, D], 0 for no detection;
-      and `masks` [b, D, 28, 28], the probability of the detection's class in its box. Floats
-      are float32, boxes of a float64 network float64: an evaluation rounds them after it has divided them.
+    Returns `boxes` [b, D, 4], corners in pixels of the frame; `scores` [b, D]; `classes` int32 [b, D], 0 for no
+    detection; and `masks` [b, D, 28, 28], the probability of the detection's class in its box. Floats are float32,
+    boxes of a float64 network float64: an evaluation rounds them after it has divided them.
     """
     image, info = batch["image"], batch["image_info"]
     features = model.features(image, training=False)
     anchors = networks.anchors(config, *image.shape[1:3])
     limits = config.sizes.rpn_eval_pre_nms, config.sizes.rpn_post_nms, config.rpn_nms_iou
-    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits, config.geometry)
+    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits, config.details.geometry)
     outputs = model.heads(features.maps, proposals.boxes)
     detections = nms.per_class(
-        boxes_of(outputs.codes, proposals.boxes, info, config.geometry),
+        boxes_of(outputs.codes, proposals.boxes, info, config.details.geometry),
         scores_of(outputs.logits, proposals.valid),
         config.score_threshold,
         config.nms_iou,
         proposals.boxes.shape[1],
         config.sizes.detections,
-        config.sizes.rpn_post_nms if config.geometry == "google" else 0,
+        config.sizes.rpn_post_nms if config.details.geometry == "google" else 0,
     )
     masks = model.masks(features.maps, detections.boxes, detections.classes)
     return {

@@ -21,9 +21,8 @@ BOX_SIZE = 7  # bins along a side of the box head's regions; the mask head's reg
 def region_proposals(layers: Layers, maps: dict[int, tf.Tensor]) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Applies the region proposal network, figure 3 of "Faster R-CNN", with the same weights on all levels.
 
-    Returns:
-      (logits [b, A_l], codes [b, A_l, 4]) of each level in `precision.variable`, with anchors in the order aspect, y,
-      x. Replicas that share images all get the outputs for the whole image.
+    Returns (logits [b, A_l], codes [b, A_l, 4]) of each level in `precision.variable`, anchors in the order aspect, y,
+    x. Replicas that share images all get the outputs for the whole image.
     """
     hidden = layers.biased_conv(layers.config.sizes.fpn_channels, 3, "rpn", layers.normal(0.01), relu=True)
     score = layers.biased_conv(ANCHORS, 1, "rpn_score", layers.normal(0.01))
@@ -127,9 +126,9 @@ class MaskHead(tf_keras.layers.Layer):
         x = self.larger(self._convolved(x))
         x = tf.reshape(x, [-1, size * size, x.shape[-1]])
         # A product with a one-hot matrix is faster than the gradient of a gather.
-        wanted = tf.one_hot(tf.reshape(classes, [-1]), self.score.filters, dtype=self.score.kernel.dtype)
-        kernel = tf.cast(tf.matmul(wanted, self.score.kernel[0, 0], transpose_b=True), x.dtype)
-        bias = tf.linalg.matvec(wanted, self.score.bias)
+        one_hot = tf.one_hot(tf.reshape(classes, [-1]), self.score.filters, dtype=self.score.kernel.dtype)
+        kernel = tf.cast(tf.matmul(one_hot, self.score.kernel[0, 0], transpose_b=True), x.dtype)
+        bias = tf.linalg.matvec(one_hot, self.score.bias)
         x = tf.cast(tf.linalg.matvec(x, kernel), self.full) + tf.cast(bias, self.full)[:, None]
         return tf.reshape(x, [-1, number, size, size])
 

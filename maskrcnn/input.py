@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.data import pipeline, record_counts, tfrecords
 from common.data.images import normalize_rgb
 from common.detection import coco_index, coco_records, notes
@@ -40,7 +40,7 @@ def train_input(
     files, or the categories do not fit the configuration.
     """
     index = coco_index.read(tfrecords.list_files(data_dir, config.data.train_pattern, FIX))
-    categories = _categories(config, data_dir)
+    categories = coco_records.categories(config, data_dir, by_id=True)
     numbers = training_numbers(config, index)
     grouping = coco_index.Grouping(groups(config, index)[numbers], config.global_batch_size, config.seed)
     first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
@@ -56,7 +56,7 @@ def train_input(
         objects = boxes * tf.tile(info[:2], [2]), record["classes"], masks
         return _example(pixels, info, *objects, record["image_id"], 1.0, config)
 
-    planned = grouping.ahead(shard, start_step, max(Clock.of(config).train_steps, start_step + 1))
+    planned = grouping.ahead(shard, start_step, max(RunLength.of(config).train_steps, start_step + 1))
     plan = [dataclasses.replace(batch, examples=numbers[batch.examples]) for batch in planned]
     return _batches(config, index, plan, prepared, batch_size)
 
@@ -66,9 +66,7 @@ def eval_input(
 ) -> tf.data.Dataset:
     """Makes one pass over the validation images in `steps` steps of `eval_batch_size`; padding has id -1, weight 0.
 
-    Args:
-      config, data_dir, shard, batch_size: see `train_input`.
-      steps: steps per evaluation according to the clock, enough for both orientations.
+    `steps` is the clock's number per evaluation, enough for both orientations.
     """
     index = coco_index.read(tfrecords.list_files(data_dir, config.data.eval_pattern, FIX))
 
@@ -83,8 +81,9 @@ def eval_input(
             return *augment.framed(black, wide, config), tf.constant(-1, tf.int64)
 
         pixels, info, image_id = tf.cond(number >= 0, real, padding)
-        weight = tf.cast(number >= 0, tf.float32)
-        return _example(pixels, info, *_no_objects(config), image_id, weight, config)
+        weight, size = tf.cast(number >= 0, tf.float32), config.sizes.gt_mask_size
+        none = tf.zeros([0, 4]), tf.zeros([0], tf.int32), tf.zeros([0, size, size], tf.uint8)
+        return _example(pixels, info, *none, image_id, weight, config)
 
     plan = list(coco_index.passes(groups(config, index), config.eval_batch_size, shard, steps))
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
@@ -166,7 +165,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
     configuration, or the annotations cannot be evaluated.
     """
     train, held_out = map(coco_index.read, coco_records.splits(config, data_dir, FIX))
-    _categories(config, data_dir)
+    coco_records.categories(config, data_dir, by_id=True)
     coco_records.check_count("train", len(training_numbers(config, train)), config.num_train_examples)
     coco_records.check_evaluation(
         coco_records.annotation_file(config, data_dir),
@@ -192,7 +191,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     """Reads all files after the input has failed, and names the file, record and image at fault."""
 
     def find() -> UserError | None:
-        categories = _categories(config, data_dir)
+        categories = coco_records.categories(config, data_dir, by_id=True)
         for files, masks in zip(coco_records.splits(config, data_dir, FIX), (True, False)):
             damage = tfrecords.diagnose(
                 files,
@@ -203,11 +202,6 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
         return None
 
     return tfrecords.explain(data_dir, find)
-
-
-def _categories(config: Config, data_dir: str | os.PathLike) -> coco_records.Categories:
-    annotations = coco_records.annotation_file(config, data_dir)
-    return coco_records.Categories.read(annotations, config.num_classes, by_id=True)
 
 
 def _batches(
@@ -230,9 +224,9 @@ def _batches(
         np.concatenate([batch.examples for batch in plan]).astype(np.int64),
         np.repeat([batch.group > 0 for batch in plan], [len(batch.examples) for batch in plan]),
     )
-    images = pipeline.prepared(tf.data.Dataset.from_tensor_slices(rows), read, data.private_threads)
+    images = pipeline.prepared(tf.data.Dataset.from_tensor_slices(rows), read)
     # Deterministic, because an image that overtakes another could land in a batch of the other orientation.
-    return pipeline.ahead(images.batch(batch_size, drop_remainder=True), True, data.private_threads)
+    return pipeline.ahead(images.batch(batch_size, drop_remainder=True))
 
 
 def _parse(serialized: tf.Tensor, categories: coco_records.Categories, most: int) -> dict[str, tf.Tensor]:
@@ -255,11 +249,6 @@ def _decode(encoded: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     same = tf.reduce_all(tf.equal(tf.shape(image, tf.int64)[:2], size))
     with tf.control_dependencies([tf.debugging.Assert(same, ["not the size that the record says", size])]):
         return tf.identity(image)
-
-
-def _no_objects(config: Config) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    size = config.sizes.gt_mask_size
-    return tf.zeros([0, 4]), tf.zeros([0], tf.int32), tf.zeros([0, size, size], tf.uint8)
 
 
 def _example(

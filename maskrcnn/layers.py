@@ -84,5 +84,5 @@ class Layers(ImageLayers):
 
     def uniform(self) -> tf_keras.initializers.Initializer:
         """Creates the initializer for the pyramid and the box head's hidden layers."""
-        mode = self.config.uniform_initializer
+        mode = self.config.details.uniform_initializer
         return tf_keras.initializers.VarianceScaling(1.0, mode, "uniform", seed=next(self.seeds))

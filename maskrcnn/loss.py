@@ -1,6 +1,6 @@
 """Computes the five losses of Mask R-CNN.
 
-`config.loss_divisors` selects the divisors: Google's (docs/sources.md, mlperf 2), or the reference's, which are
+`config.details.loss_divisors` selects the divisors: Google's (docs/sources.md, mlperf 2), or the reference's, which are
 Detectron's. Every loss is a mean over a replica's micro-batch, then averaged over replicas. The optimizer adds weight
 decay to the gradients.
 """
@@ -42,7 +42,7 @@ def losses(
     draw = sampling.noise(config.seed, step, ids, sum(map(len, anchors)), _RPN_USE)
     targets = rpn.targets(np.concatenate(anchors), boxes, classes, tf.cast(draw, variable), info, config)
     limits = config.sizes.rpn_pre_nms, config.sizes.rpn_post_nms, config.rpn_nms_iou
-    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits, config.geometry)
+    proposals = rpn.propose(features.logits, features.codes, anchors, info, *limits, config.details.geometry)
 
     draw = sampling.noise(config.seed, step, ids, roi.candidates(config), _ROI_USE)
     regions = roi.sample(proposals, boxes, classes, tf.cast(draw, variable), config)
@@ -51,7 +51,7 @@ def losses(
     labels = regions.classes[:, :count]
     predicted = model.heads(features.maps, regions.boxes, regions.boxes[:, :count], labels)
     masks = roi.mask_targets(regions, boxes, batch["masks"], count, config.mask_size)
-    of_samples = config.loss_divisors == "sampled"
+    of_samples = config.details.loss_divisors == "sampled"
     return {
         "rpn_score": rpn_score_loss(
             features.logits, targets, weight, 0 if of_samples else config.sizes.rpn_batch
@@ -129,9 +129,9 @@ def box_loss(
 
     With `of_samples`, divides the sum by the number of all regions (REF modeling/roi_heads/box_head/loss.py).
     """
-    chosen = tf.gather(codes, regions.classes, batch_dims=2)
+    of_class = tf.gather(codes, regions.classes, batch_dims=2)
     positive = regions.classes > 0
-    error = tf.where(positive[..., None], chosen - regions.codes, tf.zeros_like(chosen))
+    error = tf.where(positive[..., None], of_class - regions.codes, tf.zeros_like(of_class))
     counted = tf.cast(positive, error.dtype) * weight[:, None]
     loss = tf.reduce_sum(tf.reduce_mean(huber(error, 1.0), -1) * weight[:, None])
     if of_samples:
@@ -143,11 +143,7 @@ def box_loss(
 def mask_loss(logits: tf.Tensor, masks: tf.Tensor, classes: tf.Tensor, weight: tf.Tensor) -> WeightedSum:
     """Computes the mean cross-entropy over the mask pixels of regions with an object.
 
-    Args:
-      logits: [b, m, 28, 28], for the object's class.
-      masks: [b, m, 28, 28] of 0 and 1.
-      classes: int32 [b, m], 0 for no object.
-      weight: [b].
+    `logits`, for the object's class, and `masks` of 0 and 1 are [b, m, 28, 28], `classes` int32 [b, m], `weight` [b].
     """
     entropy = tf.nn.sigmoid_cross_entropy_with_logits(masks, logits)
     counted = tf.cast(classes > 0, entropy.dtype) * weight[:, None]

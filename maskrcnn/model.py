@@ -58,11 +58,12 @@ def anchors(config: Config, height: int, width: int) -> list[np.ndarray]:
     NVIDIA's centers are in the coordinates of pixel centers, where the first pixel is at 0, not at 0.5.
     """
     levels = range(config.min_level, config.sizes.max_level + 1)
-    if config.geometry != "nvidia":
-        return [anchor_boxes.pyramid(height, width, [level], config.anchor_scale) for level in levels]
+    if config.details.geometry != "nvidia":
+        return [anchor_boxes.pyramid(height, width, [level], config.sizes.anchor_scale) for level in levels]
     aspects = {level: anchor_boxes.rounded_aspects(2**level) for level in levels}
     edges = [
-        anchor_boxes.pyramid(height, width, [level], config.anchor_scale, aspects[level]) for level in levels
+        anchor_boxes.pyramid(height, width, [level], config.sizes.anchor_scale, aspects[level])
+        for level in levels
     ]
     return [x - [rpn.PIXEL_CENTER, rpn.PIXEL_CENTER, 0, 0] for x in edges]
 
@@ -127,11 +128,7 @@ class MaskRCNN(tf_keras.Model):
         half of the regions. If only two replicas share, one does boxes and one does masks (section 3 of the TPU-v3
         paper).
 
-        Args:
-          maps: `Features.maps`.
-          regions: corners [b, n, 4].
-          masked: corners [b, m, 4] of the regions that get a mask.
-          classes: int32 [b, m], the classes of the objects in `masked`.
+        `regions` are corners [b, n, 4], `masked` corners [b, m, 4], and `classes`, int32 [b, m], those of its objects.
         """
         cores = min(self.spatial.partitions, SECOND_STAGE_CORES)
         slices = max(1, cores // 2) if masked is not None else cores
@@ -172,6 +169,6 @@ def _first_stage(layers: Layers, images: tf.Tensor) -> tf_keras.Model:
     maps = fpn.pyramid(layers, backbone.stages(layers, x))
     logits, codes = heads.region_proposals(layers, maps)
     leave = Leave(layers.spatial, dtype=layers.precision.layer)
-    last = layers.config.sizes.max_level if layers.config.geometry == "google" else fpn.LAST_STAGE
+    last = layers.config.sizes.max_level if layers.config.details.geometry == "google" else fpn.LAST_STAGE
     whole = [leave(x) for level, x in maps.items() if level <= last]
     return tf_keras.Model(images, (whole, logits, codes), name="first_stage")

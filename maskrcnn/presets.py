@@ -9,17 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.choices import FLIPPED, SCALED, Rule
-from common.config.clock import Clock
 from common.config.optimizer import Sgd
-from common.config.presets import later_machines, named, published, without_metadata
+from common.config.presets import later_machines, published, with_names, without_metadata
+from common.config.run_length import RunLength
 from common.config.schedule import Cosine, Step
 from maskrcnn.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """Lists the log header's [(key, value, metadata)] from `config`, under the keys of its ruleset."""
-    optimizer, schedule, clock = config.optimizer, config.schedule, Clock.of(config)
-    warmup = schedule.warmup_length(clock.steps_per_epoch)
+    optimizer, schedule, run_length = config.optimizer, config.schedule, RunLength.of(config)
+    warmup = schedule.warmup_length(run_length.steps_per_epoch)
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "opt_base_learning_rate": optimizer.base_learning_rate,
@@ -35,7 +35,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     if config.ruleset != "0.6.0":
         pairs |= {"min_image_size": config.short_side, "max_image_size": config.long_side}
         if schedule.kind == "step":
-            drops = [round(epoch * clock.steps_per_epoch) for epoch in schedule.boundaries]
+            drops = [round(epoch * run_length.steps_per_epoch) for epoch in schedule.boundaries]
             pairs |= {
                 "opt_learning_rate_decay_factor": schedule.factor,
                 "opt_learning_rate_decay_steps": drops,
@@ -62,10 +62,9 @@ def _drops(warmup_steps: float, steps: tuple[int, int], batch: int, images: int)
 
 # --- Round v0.6.
 _V06 = Config(
-    geometry="google",
+    implementation="google",
     roi_samples=1,
     source="G6 benchmarks/mask/{name}/run_and_time.sh; mlperf_facts 1.3",
-    data=Data(resize="legacy_bilinear"),
     ruleset="0.6.0",
     replicas="tpu",
     global_batch_size=128,
@@ -84,8 +83,7 @@ _V06_PRESETS = {
 
 # --- Round v0.7.
 _V07_128 = Config(
-    geometry="google",
-    data=Data(resize="legacy_bilinear"),
+    implementation="google",
     ruleset="0.7.0",
     replicas="tpu",
     global_batch_size=128,
@@ -97,9 +95,8 @@ _V07_128 = Config(
     schedule=_drops(1000.0, (9750, 13000), 128, 118287),
 )
 _V07_256 = Config(
-    geometry="google",
+    implementation="google",
     source="G7 results/{name}-TF/maskrcnn; mlperf_facts 1.3",
-    data=Data(resize="legacy_bilinear"),
     ruleset="0.7.0",
     replicas="tpu",
     global_batch_size=256,
@@ -127,8 +124,7 @@ _V100_8 = Config(
     replicas="horovod",
     precision="fp16",
     loss_scale=128.0,
-    loss_divisors="sampled",
-    geometry="nvidia",
+    implementation="nvidia",
     num_replicas=8,
     num_train_examples=117266,
     global_batch_size=48,
@@ -136,7 +132,7 @@ _V100_8 = Config(
     train_epochs=20.0,
     optimizer=replace(_NVIDIA_SGD, base_learning_rate=0.06),
     schedule=_drops(625.0, (24000, 32000), 48, 117266),
-    data=Data(skip_empty=True, resize="antialiased"),
+    data=Data(skip_empty=True),
 )
 
 _V07_PRESETS = {
@@ -201,9 +197,7 @@ _CPU = Config(
     precision="fp32",
     global_batch_size=4,
     backbone_width=16,
-    freeze=False,
     batch_norm="span",
-    batch_norm_epsilon=1e-5,
     eval_workers=1,
     data=Data(cache="encoded"),
 )
@@ -219,11 +213,9 @@ _CPU_PRESETS = {
         train_epochs=5.0,
         short_side=64,
         long_side=96,
-        padded_size=(64, 96),
         num_classes=12,
         max_instances=8,
         network="tiny",
-        anchor_scale=4.0,
         optimizer=replace(_SGD, base_learning_rate=0.01, clip_norm=5.0),
         # The rate curve spans seven epochs; a run of five catches the faults described in README.md.
         schedule=Cosine(warmup_epochs=0.25, train_epochs=7.0, end_learning_rate=0.0),
@@ -242,18 +234,16 @@ _CPU_PRESETS = {
         mask_quality_target=0.9,
         short_side=256,
         long_side=256,
-        padded_size=(256, 256),
         num_classes=2,
         max_instances=101,
         network="small_objects",
-        anchor_scale=2.5,  # Anchors of the lowest level are 10 pixels wide.
         optimizer=replace(_SGD, base_learning_rate=0.02, clip_norm=5.0),
         schedule=Cosine(warmup_epochs=1.0, end_learning_rate=0.0),
     ),
 }
 
 _PUBLISHED = published({**_V06_PRESETS, **_V07_PRESETS})
-PRESETS: dict[str, Config] = named(
+PRESETS: dict[str, Config] = with_names(
     {**_CPU_PRESETS, **_PUBLISHED, **later_machines(_PUBLISHED, ("batch 128", "batch 128", "batch 48"))}
 )
 
@@ -273,12 +263,12 @@ def _eval_bytes(config: Config) -> float:
 
 
 HERE = Rule(
-    own="cpu-nuclei",
+    preset="cpu-nuclei",
     example_bytes=_example_bytes,
     eval_bytes=_eval_bytes,
     gpu_batch=8,
     weights={"backbone_width": 64},
     enough=(200, 1000),
     background=1,
-    told={"short_side": SCALED, "data.flip": FLIPPED},
+    notes={"short_side": SCALED, "data.flip": FLIPPED},
 )

@@ -45,14 +45,10 @@ def candidates(config: Config) -> int:
 def sample(
     proposals: Proposals, boxes: tf.Tensor, classes: tf.Tensor, noise: tf.Tensor, config: Config
 ) -> Regions:
-    """Samples proposals and objects; at most `positives(config)` of them overlap an object enough.
+    """Samples proposals [b, p] and objects; at most `positives(config)` of them overlap an object enough.
 
-    Args:
-      proposals: the proposals of each image, [b, p].
-      boxes: object boxes, corners [b, G, 4].
-      classes: int32 [b, G], 0 for padding.
-      noise: at least [b, p + G]; see `sampling.balanced`.
-      config: the `roi_*` fields are read; as published, at most a quarter overlap an object by 0.5 or more.
+    As published, at most a quarter overlap an object by 0.5 or more. `boxes` are corners [b, G, 4], `classes` int32
+    [b, G], 0 for padding. `sampling.balanced` has the `noise`, at least [b, p + G].
     """
     regions = tf.concat([tf.cast(proposals.boxes, boxes.dtype), boxes], 1)
     there = tf.concat([proposals.valid, classes > 0], 1)
@@ -60,33 +56,29 @@ def sample(
     iou = matching.overlaps(boxes, classes > 0, regions)
     matches = matching.match(iou, config.roi_positive, config.roi_positive, force=False)
     positive = tf.equal(matches.state, matching.POSITIVE) & there
-    chosen = sampling.compact(
+    slots = sampling.compact(
         sampling.balanced(
             positive, ~positive & there, noise[:, :total], config.sizes.roi_batch, positives(config)
         ),
         min(config.sizes.roi_batch, total),
     )
-    regions, index = (tf.gather(x, chosen.index, batch_dims=1) for x in (regions, matches.index))
-    label = tf.where(chosen.positive, tf.gather(classes, index, batch_dims=1), 0)
+    regions, index = (tf.gather(x, slots.index, batch_dims=1) for x in (regions, matches.index))
+    label = tf.where(slots.positive, tf.gather(classes, index, batch_dims=1), 0)
     objects = tf.gather(boxes, index, batch_dims=1)
     # A region without an object may be empty, which would make its code infinite, so a box of one pixel replaces it.
-    reference = tf.where(chosen.positive[..., None], regions, tf.ones_like(regions) * [0.0, 0.0, 1.0, 1.0])
-    more = extra(config.geometry)
+    reference = tf.where(slots.positive[..., None], regions, tf.ones_like(regions) * [0.0, 0.0, 1.0, 1.0])
+    more = extra(config.details.geometry)
     codes = box_ops.encode(objects, box_ops.to_centers(reference, more), WEIGHTS, more)
-    return Regions(tf.stop_gradient(regions), chosen.valid, label, codes, index)
+    return Regions(tf.stop_gradient(regions), slots.valid, label, codes, index)
 
 
 def mask_targets(regions: Regions, boxes: tf.Tensor, masks: tf.Tensor, count: int, size: int) -> tf.Tensor:
-    """Crops object masks to the first `count` regions: [b, count, size, size] of 0 and 1.
+    """Crops object masks to the first `count` regions of `sample`: [b, count, size, size] of 0 and 1.
 
-    Args:
-      regions: the result of `sample`.
-      boxes: object boxes, corners [b, G, 4].
-      masks: [b, G, S, S]; each mask fills its object's box.
-      count, size: 128 and 28 as published.
+    The masks [b, G, S, S] fill the objects' boxes [b, G, 4]. As published, `count` is 128 and `size` 28.
     """
     index = regions.index[:, :count]
-    chosen = tf.gather(masks, index, batch_dims=1)
+    object_masks = tf.gather(masks, index, batch_dims=1)
     inside = tf.gather(boxes, index, batch_dims=1)
-    shown = roi_align.crop_masks(chosen, inside, regions.boxes[:, :count], size)
-    return tf.cast(shown >= 0.5, boxes.dtype)
+    crops = roi_align.crop_masks(object_masks, inside, regions.boxes[:, :count], size)
+    return tf.cast(crops >= 0.5, boxes.dtype)

@@ -64,7 +64,7 @@ def propose(
       candidates: maximum boxes per level before suppression.
       proposals: maximum boxes over all levels after suppression.
       overlap: IoU at or above which suppression drops the worse of two boxes of a level.
-      geometry: see `Config`.
+      geometry: see `Details`.
     """
     width = max(min(candidates, x.shape[1]) for x in logits)
     best, corners, there = [], [], []
@@ -89,12 +89,12 @@ def propose(
         # Google also drops boxes whose center is outside; after the clipping there is none.
         least = 1 / tf.cast(image_info, inside.dtype)[:, None, None, 2:]
         large &= tf.reduce_all(inside[..., 2:] - inside[..., :2] >= least, -1)
-    kept = nms.suppress(inside, valid & large, overlap)
-    ranked = tf.where(kept, ranked, tf.fill(tf.shape(ranked), ranked.dtype.min))
+    survivors = nms.suppress(inside, valid & large, overlap)
+    ranked = tf.where(survivors, ranked, tf.fill(tf.shape(ranked), ranked.dtype.min))
     total = len(logits) * width
     top, index = tf.math.top_k(tf.reshape(ranked, [-1, total]), min(proposals, total))
-    chosen = tf.gather(tf.reshape(inside, [-1, total, 4]), index, batch_dims=1)
-    return Proposals(chosen, top > ranked.dtype.min)
+    best_boxes = tf.gather(tf.reshape(inside, [-1, total, 4]), index, batch_dims=1)
+    return Proposals(best_boxes, top > ranked.dtype.min)
 
 
 class Targets(NamedTuple):
@@ -120,21 +120,16 @@ def targets(
 ) -> Targets:
     """Matches every anchor with the objects, draws a balanced sample and encodes it.
 
-    Args:
-      anchors: center form [A, 4] of all levels.
-      boxes: object boxes, corners [b, G, 4].
-      classes: int32 [b, G], 0 for padding.
-      noise: [b, A]; see `sampling.balanced`.
-      image_info: [b, 3], starting with content height and width in pixels.
-      config: the `rpn_*` fields are read.
+    `anchors` of all levels are [A, 4] in center form, `boxes` corners [b, G, 4], `classes` int32 [b, G], 0 for padding.
+    `image_info` [b, 3] starts with content height and width in pixels. `sampling.balanced` has the `noise` [b, A].
     """
-    centers = tf.constant(_of_edges(anchors, config.geometry), boxes.dtype)
+    centers = tf.constant(_of_edges(anchors, config.details.geometry), boxes.dtype)
     corners = box_ops.to_corners(centers)
     iou = matching.overlaps(boxes, classes > 0, corners[None])
     thresholds = config.rpn_positive, config.rpn_negative
-    matches = matching.match(iou, *thresholds, force=True, ties=config.geometry == "nvidia")
+    matches = matching.match(iou, *thresholds, force=True, ties=config.details.geometry == "nvidia")
     counted = tf.ones_like(matches.state, tf.bool)
-    if config.rpn_inside:
+    if config.details.rpn_inside:
         # There a box's last pixel must be below the size, so that the box may end at the content's edge.
         end = tf.cast(image_info[:, None, :2], corners.dtype)
         counted = tf.reduce_all((corners[None, :, :2] >= 0) & (corners[None, :, 2:] <= end), -1)

@@ -55,8 +55,11 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
     }
 
     def detected(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = contract.each(one, images, specs)
-        return {**found, "names": contract.named(found["classes"], labels, config.num_classes)}
+        detections = contract.each(one, images, specs)
+        return {
+            **detections,
+            "names": contract.class_names(detections["classes"], labels, config.num_classes),
+        }
 
     core = {
         "image": tf.TensorSpec([1, *wide, 3], tf.uint8, "image"),

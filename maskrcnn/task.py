@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.detection import coco_records
 from common.distributed.replicas.base import Replicas, Shard
 from common.layers.precision import Precision
@@ -46,7 +46,7 @@ class Task(task.Task):
         return network
 
     def eval_input(self, shard: Shard, batch_size: int) -> tf.data.Dataset:
-        steps = Clock.of(self.config).eval_steps
+        steps = RunLength.of(self.config).eval_steps
         return pipeline.eval_input(self.config, self.data_dir, shard, batch_size, steps)
 
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
@@ -69,10 +69,7 @@ class Task(task.Task):
         return Outputs(arrays=arrays)
 
     def labels(self) -> Sequence[str]:
-        described = super().labels()
-        if described or not self.data_dir:
-            return described
-        return coco_records.labels(coco_records.annotation_file(self.config, self.data_dir), by_id=True)
+        return super().labels() or coco_records.labels(self.config, self.data_dir, by_id=True)
 
     def quality(
         self,
@@ -84,17 +81,19 @@ class Task(task.Task):
         from common.detection import coco_eval
 
         annotations = coco_records.annotation_file(self.config, self.data_dir)
-        seen = {name: arrays[name] for name in ("image_id", "weight")}
-        list(spread(functools.partial(coco_eval.each_image_once, annotations), [seen]))
+        ids = {name: arrays[name] for name in ("image_id", "weight")}
+        list(spread(functools.partial(coco_eval.each_image_once, annotations), [ids]))
         classes = range(1, self.config.num_classes)  # Classes are the category ids.
         encode = functools.partial(coco_eval.encoded_results, annotations, classes)
         encoded = list(spread(encode, coco_eval.parts(arrays)))
         work = [(kind, [part[kind] for part in encoded]) for kind in _KINDS.values()]
         scores = spread(functools.partial(coco_eval.score, annotations), work)
-        found = dict(zip(_KINDS, scores, strict=True))
-        value = {name: found[name]["AP"] for name in _KINDS}
-        details = {f"{name}_{s}": found[name][s] for name in _KINDS for s in ("AP50", "AP75")}
-        return Quality(value, self.config.met(value), details, coco_eval.by_class(found["BBOX"]))
+        statistics = dict(zip(_KINDS, scores, strict=True))
+        value = {name: statistics[name]["AP"] for name in _KINDS}
+        details = {f"{name}_{s}": statistics[name][s] for name in _KINDS for s in ("AP50", "AP75")}
+        return Quality(
+            value, self.config.meets_target(value), details, coco_eval.by_class(statistics["BBOX"])
+        )
 
     def normalized(self, batch: Batch) -> Batch:
         """Returns the batch with the network's input instead of the pixels."""

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import system_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of
 from common.config.schema import RunConfig
@@ -37,9 +36,6 @@ class Config(RunConfig):
       image_size: side of the square images, in pixels; also the number of steps of "lstm".
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       lstm_units: width of the LSTM and of the linear transform before it.
-      folded: multiply the matrices of the transform and of the LSTM's input first (mnist/model.py); the results are
-        equal. Needs `hoisted`.
-      hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
       hidden_layers, hidden_units, activation: number, width and activation of the hidden layers of "mlp".
       dropout: dropout rate of each hidden layer's outputs in "mlp".
     """
@@ -56,8 +52,6 @@ class Config(RunConfig):
     image_size: int = 28
     num_classes: int = 10
     lstm_units: int = 128
-    folded: bool = system_field(True)
-    hoisted: bool = system_field(True)
     hidden_layers: int = 4
     hidden_units: int = 528
     activation: str = "sigmoid"
@@ -78,11 +72,6 @@ class Config(RunConfig):
         if self.model == "cnn" and self.image_size < 6:
             raise UserError(
                 f"config.image_size={self.image_size}: config.model=cnn needs at least 6, a window of 5 and one of 2"
-            )
-        if self.folded and not self.hoisted:
-            raise UserError(
-                "config.folded=True needs config.hoisted=True: the plain loop multiplies inputs and states at once; "
-                "set --config.folded=false"
             )
         if self.data.held_out and self.data.held_out != self.num_eval_examples:
             raise UserError(

@@ -15,12 +15,14 @@ import numpy as np
 from common.errors import UserError
 from common.files import whole
 
+_GZIP = b"\x1f\x8b"  # RFC 1952, section 2.3.1.
 IMAGES, LABELS = 2051, 2049
 # Official file names, without ".gz": {split: (images, labels)}.
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
+_PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 FIX = "make it with mnist/init_datasets.sh"
 
 
@@ -34,7 +36,27 @@ def find(folder: str | os.PathLike, name: str) -> Path:
         for path in (Path(folder) / form, Path(folder) / f"{form}.gz", Path(folder) / form / form):
             if path.is_file():
                 return path
-    raise UserError(f"{Path(folder) / name}[.gz] is not there; {FIX}")
+    raise UserError(f"{Path(folder) / name}[.gz] is not there; {_instead(Path(folder), name)}")
+
+
+def _instead(folder: Path, name: str) -> str:
+    """Returns what to do for a missing file, by what a folder has in its place."""
+    forms = (
+        f"{deep}*{form}*" for form in (name, name.replace("-idx", ".idx")) for deep in ("", "*/", "*/*/")
+    )
+    near = next((path for form in forms for path in sorted(folder.glob(form)) if path.is_file()), None)
+    if near:
+        # `find` sees a file in a folder of its name from the folder around that.
+        place = near.parent.parent if near.parent.name == near.name else near.parent
+        reads = place != folder and near.name.removesuffix(".gz") in (name, name.replace("-idx", ".idx"))
+        return f"name {place}" if reads else f"rename {near} to it"
+    inside = (path for path in sorted(folder.glob("**/*")) if not path.name.startswith("."))
+    other = next(
+        (path for path in inside if path.suffix.lower() in (*_PICTURES, ".csv", ".npz", ".zip", ".mat")), None
+    )
+    if other and other.suffix.lower() in _PICTURES:
+        return f"{other} is a picture: for folders of pictures, `timetotrain data resnet` makes a data set"
+    return f"{other} is not read; write its digits as idx files with mnist.idx.write" if other else FIX
 
 
 def read(path: str | os.PathLike, magic: int) -> np.ndarray:
@@ -44,7 +66,8 @@ def read(path: str | os.PathLike, magic: int) -> np.ndarray:
     """
     path = Path(path)
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = path.read_bytes()  # Browsers unpack a file and keep its name.
+        data = gzip.decompress(data) if data.startswith(_GZIP) else data
     except (OSError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise UserError(f"{path}: cannot read it ({reason}); {FIX}") from error
@@ -52,9 +75,9 @@ def read(path: str | os.PathLike, magic: int) -> np.ndarray:
     header = 4 * (1 + rank)
     if len(data) < header:
         raise UserError(f"{path}: {len(data)} bytes, shorter than an idx header of {header}; {FIX}")
-    found, *shape = struct.unpack_from(f">{1 + rank}I", data)
-    if found != magic:
-        raise UserError(f"{path}: magic number {found}, not {magic}; is it another file? {FIX}")
+    file_magic, *shape = struct.unpack_from(f">{1 + rank}I", data)
+    if file_magic != magic:
+        raise UserError(f"{path}: magic number {file_magic}, not {magic}; is it another file? {FIX}")
     expected = header + int(np.prod(shape, dtype=np.int64))
     if len(data) != expected:
         raise UserError(
@@ -70,7 +93,9 @@ def shape(path: str | os.PathLike) -> tuple[int, ...]:
     """
     path = Path(path)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        with open(path, "rb") as raw:
+            packed = raw.read(len(_GZIP)) == _GZIP
+        with gzip.open(path) if packed else open(path, "rb") as file:
             magic, *sizes = struct.unpack(">4I", file.read(16))
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise UserError(f"{path}: cannot read it ({error}); {FIX}") from error
@@ -97,8 +122,8 @@ def write(path: str | os.PathLike, array: np.ndarray) -> None:
     magic = IMAGES if array.ndim == 3 else LABELS
     data = struct.pack(f">{1 + array.ndim}I", magic, *array.shape) + array.astype(np.uint8).tobytes()
     # mtime=0 keeps the time out of the header, so that equal arrays give equal files.
-    with whole(path) as made:
-        made.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    with whole(path) as partial:
+        partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def counts(folder: Path, held_out: int) -> dict[str, int]:

@@ -89,10 +89,10 @@ def train_input(
             lambda: (permutation(new_epoch), permutation(new_epoch + 1)),
         )
         places = (first - new_epoch * count)[:, None] + tf.range(batch_size, dtype=tf.int64)
-        chosen = tf.where(
+        members = tf.where(
             places < count, tf.gather(this, places % count), tf.gather(following, places % count)
         )
-        return (new_epoch, this, following), chosen
+        return (new_epoch, this, following), members
 
     def batches(indices: tf.Tensor) -> dict[str, tf.Tensor]:
         indices = tf.ensure_shape(indices, [together, batch_size])
@@ -104,22 +104,15 @@ def train_input(
 
     nothing = tf.zeros([count], tf.int32)
     numbers = tf.data.Dataset.range(start_step * per_step, 2**62, together)
-    chosen = numbers.scan((tf.constant(-1, tf.int64), nothing, nothing), indices)
-    return chosen.map(batches).unbatch().prefetch(4)
+    members = numbers.scan((tf.constant(-1, tf.int64), nothing, nothing), indices)
+    return members.map(batches).unbatch().prefetch(4)
 
 
 def eval_input(config: Config, arrays: Arrays, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """Makes one pass over this shard's examples in padded batches; padding has label -1 and weight 0."""
-    images, labels = arrays[0], arrays[1].astype(np.int32)
-    sizes = [len(range(i, len(images), shard.count)) for i in range(shard.count)]
-    # One stream may feed several replicas; each gets a whole number of batches.
-    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
-    own = {"image": images[shard.index :: shard.count], "label": labels[shard.index :: shard.count]}
-    nothing = {"image": np.zeros(images.shape[1:], np.uint8), "label": -1}
-    batches = padding.num_batches(sizes, batch_size, per_step)
-    return (
-        padding.pad(tf.data.Dataset.from_tensor_slices(own), nothing, batch_size, batches).cache().prefetch(2)
-    )
+    images = {"image": arrays[0], "label": arrays[1].astype(np.int32)}
+    nothing = {"image": np.zeros(arrays[0].shape[1:], np.uint8), "label": -1}
+    return padding.shard_of(images, nothing, shard, config.eval_batch_size, batch_size).cache().prefetch(2)
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.config.choices import Rule
 from common.config.optimizer import Sgd
-from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
+from common.config.presets import legw_family, momentum_key, solver_keys, with_names, without_metadata
 from common.config.schedule import Constant
 from mnist.config import Config, Data
 
@@ -50,7 +50,7 @@ _MAGMADNN = Config(
     data=Data(pixel_scale=1 / 128, pixel_offset=-1.0),
 )
 
-PRESETS: dict[str, Config] = named(
+PRESETS: dict[str, Config] = with_names(
     {
         # A minute on a laptop: the generated digits of mnist/tiny.py.
         "cpu-tiny": Config(
@@ -114,5 +114,5 @@ def _counts(config: Config, folder: Path) -> dict[str, int]:
 
 
 HERE = Rule(
-    own="cpu-128", example_bytes=_example_bytes, eval_bytes=_eval_bytes, gpu_batch=1024, counts=_counts
+    preset="cpu-128", example_bytes=_example_bytes, eval_bytes=_eval_bytes, gpu_batch=1024, counts=_counts
 )

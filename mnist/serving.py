@@ -26,8 +26,8 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
         return tf.nn.softmax(task.logits(model, {"image": image}, training=False))
 
     def classify(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = contract.each(pixels, images, tf.TensorSpec([size, size], tf.uint8))
-        return contract.top(network(found), labels)
+        digits = contract.each(pixels, images, tf.TensorSpec([size, size], tf.uint8))
+        return contract.top(network(digits), labels)
 
     core = {"image": tf.TensorSpec([1, size, size], tf.uint8, "image")}
     return Serving("classes", classify, {"images": IMAGES}, network, core)

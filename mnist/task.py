@@ -56,11 +56,11 @@ class Task(task.Task):
         return Outputs(sums={**top_k_sums(logits, batch), "loss": tf.reduce_sum(losses * weight)})
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
-        seen = seen_once(sums, self.config.num_eval_examples)
-        accuracy = int(sums["correct"]) / seen
+        count = seen_once(sums, self.config.num_eval_examples)
+        accuracy = int(sums["correct"]) / count
         wrong = confused(sums, self.labels)
-        details = {"loss": float(sums["loss"]) / seen}
-        return Quality(accuracy, self.config.met(accuracy), details, confused=wrong)
+        details = {"loss": float(sums["loss"]) / count}
+        return Quality(accuracy, self.config.meets_target(accuracy), details, confused=wrong)
 
     def labels(self) -> Sequence[str]:
         return [str(digit) for digit in range(self.config.num_classes)]

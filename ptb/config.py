@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import later_field, rule_field, system_field
+from common.config.closed_fields import added_field, rule_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of, positive
 from common.config.schema import RunConfig
@@ -45,7 +45,6 @@ class Config(RunConfig):
       init_scale: embedding, kernels and output start uniform in +-init_scale, LSTM biases at 0.
       forget_bias: initial bias of the forget gates, instead of 0; TensorFlow's cells use 1 by default.
       dropout: dropout rate on the embedding and each LSTM's output, as in Zaremba et al.; 0 is "small".
-      hoisted: compute the LSTM's input projection before the loop (common/layers/lstm.py); the results are equal.
       carry: False starts every step from a zero state, to which lab/studies/legw_values.py compares.
     """
 
@@ -62,9 +61,8 @@ class Config(RunConfig):
     layers: int = 2
     num_steps: int = 20
     init_scale: float = 0.1
-    forget_bias: float = later_field(0.0, closed="fixed")
-    dropout: float = later_field(0.0, closed="fixed")
-    hoisted: bool = system_field(True)
+    forget_bias: float = added_field(0.0, closed="fixed")
+    dropout: float = added_field(0.0, closed="fixed")
     carry: bool = True
     data: Data = Data()
 

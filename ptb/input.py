@@ -29,51 +29,29 @@ def check_files(config: Config, data_dir: str | os.PathLike) -> None:
         text.check_there(path)
 
 
-def load_both(config: Config, data_dir: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
+def load(config: Config, data_dir: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
     """Loads a run's training words and evaluation words as numbers, int32 [N] each.
 
     Raises:
       UserError: a file is missing, a word is not in the vocabulary, or a word count differs from the configuration's.
     """
-    train, known = _training_words(config, data_dir)
-    return _numbers(config, data_dir, True, train, known), _numbers(config, data_dir, False, None, known)
-
-
-def load(config: Config, data_dir: str | os.PathLike, training: bool) -> np.ndarray:
-    """Loads one of the two arrays that `load_both` returns."""
-    train, known = _training_words(config, data_dir)
-    return _numbers(config, data_dir, training, train if training else None, known)
-
-
-def _training_words(config: Config, data_dir: str | os.PathLike) -> tuple[list[str], dict[str, int]]:
-    """Returns the words of the training text, and the vocabulary built from them."""
-    path = text.files(config, data_dir)[0]
-    words = text.read(path)
-    known = text.vocabulary(words)
-    if len(known) != config.vocabulary_size:
+    paths = text.files(config, data_dir)
+    train = text.read(paths[0])
+    vocabulary = text.vocabulary(train)
+    if len(vocabulary) != config.vocabulary_size:
         raise UserError(
-            f"{path}: {len(known)} different words, {config.vocabulary_size} expected; "
-            f"set --config.vocabulary_size={len(known)}"
+            f"{paths[0]}: {len(vocabulary)} different words, {config.vocabulary_size} expected; "
+            f"set --config.vocabulary_size={len(vocabulary)}"
         )
-    return words, known
-
-
-def _numbers(
-    config: Config,
-    data_dir: str | os.PathLike,
-    training: bool,
-    words: list[str] | None,
-    known: dict[str, int],
-) -> np.ndarray:
-    """Numbers the words of a text; reads the text if `words` is None."""
-    path, field = (
-        text.files(config, data_dir)[not training],
-        f"num_{'train' if training else 'eval'}_examples",
-    )
-    words, wanted = text.read(path) if words is None else words, getattr(config, field)
-    if len(words) != wanted:
-        raise UserError(f"{path}: {len(words)} words, {wanted} expected; set --config.{field}={len(words)}")
-    return text.numbers(words, known, path)
+    arrays = []
+    for path, field in zip(paths, ("num_train_examples", "num_eval_examples")):
+        words, expected = text.read(path) if arrays else train, getattr(config, field)
+        if len(words) != expected:
+            raise UserError(
+                f"{path}: {len(words)} words, {expected} expected; set --config.{field}={len(words)}"
+            )
+        arrays.append(text.numbers(words, vocabulary, path))
+    return arrays[0], arrays[1]
 
 
 def train_input(

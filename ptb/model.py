@@ -47,9 +47,9 @@ class Logits(tf_keras.layers.Dense):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         compute, variable = self._precision.compute, self._precision.variable
         # Reshapes to two matrices, because TensorFlow fuses a bias only into a product of matrices.
-        found = tf.matmul(tf.cast(rows(inputs), compute), tf.cast(self.kernel, compute))
-        found = tf.nn.bias_add(tf.cast(found, variable), self.bias)
-        return tf.reshape(found, [-1, *inputs.shape[1:-1], self.units])
+        product = tf.matmul(tf.cast(rows(inputs), compute), tf.cast(self.kernel, compute))
+        product = tf.nn.bias_add(tf.cast(product, variable), self.bias)
+        return tf.reshape(product, [-1, *inputs.shape[1:-1], self.units])
 
 
 class Reader(tf_keras.layers.Layer):
@@ -69,7 +69,6 @@ class Reader(tf_keras.layers.Layer):
             LSTM(
                 config.units,
                 precision,
-                config.hoisted,
                 kernel_initializer=_uniform(config),
                 recurrent_initializer=_uniform(config),
                 forget_bias=config.forget_bias,

@@ -10,7 +10,7 @@ from typing import Any
 
 from common.config.choices import Rule
 from common.config.optimizer import Sgd
-from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
+from common.config.presets import legw_family, momentum_key, solver_keys, with_names, without_metadata
 from common.config.schedule import Step
 from ptb.config import Config
 
@@ -45,7 +45,7 @@ _LEGW = Config(
     schedule=Step(warmup_epochs=0.025, boundaries=(7.0, 8.0, 9.0, 10.0, 11.0, 12.0), factor=0.5),
 )
 
-PRESETS: dict[str, Config] = named(
+PRESETS: dict[str, Config] = with_names(
     {
         # A minute on a laptop: the generated language of ptb/tiny.py.
         "cpu-tiny": Config(
@@ -90,12 +90,14 @@ def _counts(config: Config, folder: Path) -> dict[str, int]:
     paths = text.files(config, folder)
     if not all(path.is_file() for path in paths):  # The input names the missing file.
         return {}
-    train, held = map(text.read, paths)
+    train, held_out = map(text.read, paths)
     return {
         "num_train_examples": len(train),
-        "num_eval_examples": len(held),
+        "num_eval_examples": len(held_out),
         "vocabulary_size": len(set(train)),
     }
 
 
-HERE = Rule(own="cpu-20", example_bytes=_example_bytes, eval_bytes=_eval_bytes, gpu_batch=160, counts=_counts)
+HERE = Rule(
+    preset="cpu-20", example_bytes=_example_bytes, eval_bytes=_eval_bytes, gpu_batch=160, counts=_counts
+)

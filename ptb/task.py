@@ -26,7 +26,7 @@ class Task(task.Task):
     def __init__(self, config: Config, data_dir: str | None):
         super().__init__(config, data_dir)
         # The check and the batches share one load.
-        self._texts = functools.cache(functools.partial(pipeline.load_both, config, data_dir))
+        self._texts = functools.cache(functools.partial(pipeline.load, config, data_dir))
 
     def check_data(self) -> None:
         self._texts()
@@ -70,7 +70,7 @@ class Task(task.Task):
         loss = float(sums["loss"]) / words
         # A diverged model's perplexity would overflow a float.
         perplexity = math.exp(min(loss, 700.0))
-        return Quality(perplexity, self.config.met(perplexity), {"loss": loss})
+        return Quality(perplexity, self.config.meets_target(perplexity), {"loss": loss})
 
     def _losses(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         """Computes (cross-entropy of each word, its weight), each [b, T], and stores the new state."""

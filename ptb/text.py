@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.data import text_files
 from common.errors import UserError
 from ptb.config import Config
 
@@ -30,17 +31,10 @@ def check_there(path: str | os.PathLike) -> None:
 def read(path: str | os.PathLike) -> list[str]:
     """Reads all words of a file, with EOS at the end of every line.
 
-    Raises UserError if the file cannot be read, is not UTF-8 text, or has no word.
+    Raises UserError if the file cannot be read, is not text, or has no word.
     """
-    path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise UserError(f"{path} is not there; {FIX}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8 text; {FIX}") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot read it: {error.strerror}; {FIX}") from error
+    check_there(path)
+    lines = text_files.whole(path).split("\n")
     # Text after the last newline counts as a line only if it has a word.
     lines = lines[:-1] if not lines[-1].strip() else lines
     words = [word for line in lines for word in (*line.split(), EOS)]
@@ -55,13 +49,13 @@ def vocabulary(words: Sequence[str]) -> dict[str, int]:
     return {word: i for i, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word)))}
 
 
-def numbers(words: Sequence[str], known: dict[str, int], path: str | os.PathLike) -> np.ndarray:
+def numbers(words: Sequence[str], word_numbers: dict[str, int], path: str | os.PathLike) -> np.ndarray:
     """Translates words to their numbers, int32 [N].
 
-    Raises UserError if a word is not in the vocabulary `known`; the message names `path` and the line.
+    Raises UserError if a word is not in the vocabulary `word_numbers`; the message names `path` and the line.
     """
     try:
-        return np.array([known[word] for word in words], np.int32)
+        return np.array([word_numbers[word] for word in words], np.int32)
     except KeyError as error:
         line = 1 + words[: words.index(error.args[0])].count(EOS)
         raise UserError(

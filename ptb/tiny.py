@@ -55,9 +55,9 @@ def generate_text(tiny: Tiny, split: str) -> str:
     topic, word, text = 0, 0, []
     # The first line has every word, so that the vocabulary matches the settings for any draw.
     lines = [" ".join(_name(i) for i in range(tiny.words))]
-    for left in range(count - tiny.words - 1, 0, -1):
+    for remaining in range(count - tiny.words - 1, 0, -1):
         # The text ends with <eos>, and a sentence has at least one word.
-        if left == 1 or (left > 2 and text and rng.random() < 1 / tiny.sentence):
+        if remaining == 1 or (remaining > 2 and text and rng.random() < 1 / tiny.sentence):
             lines.append(" ".join(text))
             text = []
             if rng.random() < 1 / tiny.passage:

@@ -10,7 +10,6 @@ A shard gets its final name only when it is complete, so a restart after an inte
 """
 
 import argparse
-import hashlib
 import json
 import os
 import sys
@@ -18,10 +17,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from common.data import conversion, pictures, record_counts, text_files, tfrecords
-from common.errors import Parser, UserError, answering
+from common.data import conversion, given_splits, pictures, record_counts, tfrecords
+from common.errors import Parser, UserError, answering, near
 from resnet import images
 
 _ORDER_SEED = 2012  # Seeds the order that deals images to shards.
@@ -35,13 +32,8 @@ def convert(
 ) -> None:
     """Writes the shards of `splits`, {prefix: (images, number of shards)}; keeps shards that exist.
 
-    Raises UserError if the first split lacks a class of a later one, the folder holds another conversion, or the disk
-    is full.
-
-    Args:
-      splits: "train" comes first and defines the classes.
-      names: readable class names by WordNet id.
-      workers: number of processes.
+    Raises UserError if the first split, "train", lacks a class of a later one, the folder holds another conversion, or
+    the disk is full. `names` has readable class names by WordNet id, `workers` is the number of processes.
     """
     folder = Path(data_dir)
     synsets = sorted({item.synset for item in next(iter(splits.values()))[0]})
@@ -51,16 +43,11 @@ def convert(
             raise UserError(f"--{split}_shards {shards}: must be 1..{len(items)}, the number of images")
         unknown = next((item for item in items if item.synset not in labels), None)
         if unknown:
-            fix = "check the sources"
+            fix = f"give it some, or another name{near(unknown.synset, synsets)}"
             raise UserError(f"{split}: class {unknown.synset} ({unknown.path}) has no training images; {fix}")
     _note(folder, splits)
-    tasks = []
-    for split, (items, shards) in splits.items():
-        order = np.random.default_rng(_ORDER_SEED).permutation(len(items))
-        for shard in range(shards):
-            path = folder / tfrecords.shard_name(split, shard, shards)
-            if not path.is_file():
-                tasks.append((path, [items[i] for i in order[shard::shards]], labels, names))
+    parts = tfrecords.deal(folder, splits, _ORDER_SEED)
+    tasks = [(path, part, labels, names) for path, part in parts if not path.is_file()]
     conversion.write_shards(_write_shard, tasks, workers)
     record_counts.write(folder, tfrecords.shard_names((s, shards) for s, (_, shards) in splits.items()))
 
@@ -78,9 +65,9 @@ def _example(item: images.Item, label: int, name: str) -> bytes:
     except OSError as error:
         raise UserError(f"{item.path}: cannot read {item.name}: {error.strerror}") from error
     try:
-        known = item.looked
-        if known and pictures.digest(encoded) == known.digest:  # It was checked, and is stored as it is.
-            picture = pictures.Picture(encoded, known.width, known.height)
+        check = item.looked
+        if check and pictures.digest(encoded) == check.digest:  # It was checked, and is stored as it is.
+            picture = pictures.Picture(encoded, check.width, check.height)
         else:
             picture = pictures.read(encoded, turn=item.upright)
     except pictures.BadPictureError as error:
@@ -95,33 +82,17 @@ def _example(item: images.Item, label: int, name: str) -> bytes:
 
 def _note(folder: Path, splits: dict[str, tuple[list[images.Item], int]]) -> None:
     """Rejects a folder that holds shards of another conversion."""
-    digest = hashlib.sha256()
-    for split, (items, shards) in splits.items():
-        digest.update(f"{split} {shards}\n".encode())
-        for item in items:
-            digest.update(f"{item.synset} {item.name} {item.size}\n".encode(errors="surrogateescape"))
-        digest.update(conversion.fingerprint(item.path for item in items).encode())
-    text = json.dumps(
-        {"conversion": digest.hexdigest(), **{s: len(items) for s, (items, _) in splits.items()}}
-    )
+    digest = conversion.digest_of(splits, lambda item: f"{item.synset} {item.name} {item.size}")
+    text = json.dumps({"conversion": digest, **{s: len(items) for s, (items, _) in splits.items()}})
     conversion.keep_apart(folder, splits, "convert.json", text)
 
 
-def class_names(path: str | os.PathLike | None, flag: str = "--class_names") -> dict[str, str]:
+def class_names(path: str | os.PathLike | None) -> dict[str, str]:
     """Reads lines with a WordNet id (or class folder) and a name; skips other lines.
 
-    Raises UserError if the file cannot be read, or a line is not text; the message names `flag`.
+    Raises UserError if the file cannot be read, or a line is not text; the message names the flag.
     """
-    if not path:
-        return {}
-    names: dict[str, str] = {}
-    for number, line in enumerate(images.lines(path, flag), 1):
-        words = text_files.normal(line).split(None, 1)
-        if len(words) == 2 and names.setdefault(words[0], words[1]) != words[1]:
-            raise UserError(
-                f"{path}: line {number}: {words[0]} is {words[1]}, above {names[words[0]]}; give a class one name"
-            )
-    return names
+    return given_splits.names_of(path, images.lines(path, "--class_names")) if path else {}
 
 
 def _splits(arguments: argparse.Namespace) -> dict[str, tuple[list[images.Item], int]]:

@@ -36,66 +36,59 @@ _METADATA = ("metadata.csv", "metadata.jsonl", tables.TINY)  # tables refuses JS
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`.
 
-    Args:
-      sources: one folder, of class folders or with Hugging Face's metadata.csv, or of train/ and val/ with these; or
-        one CSV file of path,label and perhaps split.
-      options: split, limits.
-
-    Raises UserError if no picture can be read, or `out` holds something else.
+    The source is one folder, of class folders or with Hugging Face's metadata.csv, or of train/ and val/ with these; or
+    one CSV file of path,label and perhaps split. Raises UserError if no picture can be read, or `out` holds something
+    else.
     """
     (source,) = sources
     folder = source if source.is_dir() else source.parent
     report = options.report
     looked: dict[str, Picture] = {}
-    train, held = _parts(source, options, looked)
-    folder_conversion.check_broken(report.lines, min(len(train), len(held)))
+    train, held_out = _parts(source, options, looked)
+    folder_conversion.check_broken(report.lines, min(len(train), len(held_out)))
     folder_conversion.report_pictures(report, looked)
     marks = (
         [(item.path, item.looked.digest, item.looked.thumbnail, item.synset) for item in part]
-        for part in (train, held)
+        for part in (train, held_out)
     )
     near_copies.report(report, *marks)
     synsets = sorted({item.synset for item in train})
     if len(synsets) < 2:
         raise UserError(
             f"{source}: pictures of one class, {synsets[0]}; a classifier needs two classes or more"
-            f"{'' if _table(source) else given_splits.inner(source)}"
+            f"{'' if _table(source) else given_splits.inner(source, [item.path for item in (*train, *held_out)])}"
         )
     label = dict(zip(synsets, given_splits.class_names(folder, synsets, report)))
-    sided = baselines.sided([item.looked.thumbnail for item in train], [item.synset for item in train])
+    looks = [(item.looked.thumbnail, item.looked.edges, item.synset) for item in train]
+    sided = baselines.sided(*zip(*looks))
     if sided:
         report.choose("flip", "off", "the converter: mirrored pictures look like other classes")
     folder_conversion.start(out, "resnet")
-    splits = {
-        split: (part, folder_conversion.shard_count(len(part), sum(item.size for item in part)))
-        for split, part in (("train", train), ("validation", held))
-    }
-    named = {name: shown for name, shown in label.items() if name != shown}
-    converter.convert(out, splits, named, options.workers)
+    splits = folder_conversion.shards_by_split(train, held_out)
+    class_names = {name: text for name, text in label.items() if name != text}
+    converter.convert(out, splits, class_names, options.workers)
     labels = list(label.values())
     fields = {
         "num_classes": len(labels),
         "num_train_examples": len(train),
-        "num_eval_examples": len(held),
+        "num_eval_examples": len(held_out),
     }
-    shown = [[label[item.synset] for item in part] for part in (train, held)]
+    label_lists = [[label[item.synset] for item in part] for part in (train, held_out)]
     description = folder_conversion.finish(
         out,
         "resnet",
         ["train-*-of-*", "validation-*-of-*"],
         fields,
-        (len(train), len(held)),
+        (len(train), len(held_out)),
         report.lines,
         labels,
         {"data.flip": False} if sided else {},
-        baseline=baselines.classifier(
-            *(part for side, names in zip((train, held), shown) for part in (_features(side), names))
-        ),
-        held_out=given_splits.relative([item.path for item in held], folder),
+        baseline=baselines.classifier(_features(train), label_lists[0], _features(held_out), label_lists[1]),
+        held_out=given_splits.relative([item.path for item in held_out], folder),
     )
     return Conversion(
         description,
-        folder_conversion.balance(labels, *shown),
+        folder_conversion.balance(labels, *label_lists),
         "pictures",
         folder_conversion.picture_facts(looked.values()),
     )
@@ -114,11 +107,16 @@ def _parts(source: Path, options: Options, looked: dict[str, Picture]) -> tuple[
         _report_unlisted(path, rows, report)
         return rows
 
-    source = _table(source) or source
-    items, held = given_splits.classified(source, options, lambda folder: _in_folder(folder, report), in_list)
+    table = _table(source)
+    for path in () if table else filter(Path.is_file, (source / name for name in _METADATA)):
+        report.skip("a table that lists no pictures, not read", str(path))
+    source = table or source
+    items, held_out = given_splits.classified(
+        source, options, lambda folder: _in_folder(folder, report), in_list
+    )
     items = _sound(items, report, looked)
-    if held is not None:
-        return items, _sound(held, report, looked)
+    if held_out is not None:
+        return items, _sound(held_out, report, looked)
     folder_conversion.check_broken(report.lines, len(items))
     names = [item.group or near_copies.original(item.path) for item in items]
     groups = near_copies.groups([item.looked.thumbnail for item in items], names)
@@ -127,7 +125,20 @@ def _parts(source: Path, options: Options, looked: dict[str, Picture]) -> tuple[
 
 def _table(folder: Path) -> Path | None:
     """Returns the list of a folder's pictures, one of _METADATA; None without one."""
-    return next((folder / name for name in _METADATA if (folder / name).is_file()), None)
+    for path in (folder / name for name in _METADATA):
+        if path.is_file() and (len(folder_conversion.folders(folder)) < 2 or _lists_pictures(path)):
+            return path
+    return None
+
+
+def _lists_pictures(path: Path) -> bool:
+    """Whether a table lists pictures; beside folders of classes it may be about anything."""
+    if path.suffix != ".csv":
+        return True
+    try:
+        return all(map(tables.read(path).column, ("path", "label")))
+    except UserError:
+        return False
 
 
 def _report_unlisted(table: Path, rows: Sequence[tuple[Item, str]], report: Report) -> None:
@@ -150,23 +161,25 @@ def _in_folder(folder: Path, report: Report) -> list[Item]:
     if table:
         return [item for item, _ in images.listed(table, report)]
     given_splits.report_layout(folder, pictures.SUFFIXES, report)
-    found = images.train_items(folder, report)
-    seen = {item.synset for item in found}
+    items = images.train_items(folder, report)
+    classes = {item.synset for item in items}
     for path in folder_conversion.folders(folder):
-        if text_files.normal(path.name) not in seen:
+        if text_files.normal(path.name) not in classes:
             report.leave_out("no pictures in it", str(path))
-    return found
+    return items
 
 
-def _sound(found: Sequence[Item], report: Report, looked: dict[str, Picture]) -> list[Item]:
-    results = folder_conversion.examined([item.path for item in found], png=False)
+def _sound(items: Sequence[Item], report: Report, looked: dict[str, Picture]) -> list[Item]:
+    results = folder_conversion.examined([item.path for item in items], png=False)
     sound = []
-    for item, result in zip(found, results):
+    for item, result in zip(items, results):
         if isinstance(result, str):
             report.leave_out("no whole picture", item.path, result)
         else:
             sound.append(dataclasses.replace(item, looked=result))
             looked[item.path] = result
+    for name in sorted({item.synset for item in items} - {item.synset for item in sound}):
+        report.suspect("a class all of whose pictures were left out", name)
     return sound
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from common.data import folder_conversion, given_splits, pictures, tables, text_files
+from common.data.partners import LOSSLESS, MASK_ENDING
 from common.data.report import Report
 from common.errors import UserError
 
@@ -46,7 +47,7 @@ def train_items(source: str | os.PathLike, report: Report | None = None) -> list
       report: for a user's own folder: receives the files that are not images; the images are turned upright.
     """
     source = Path(source)
-    return _found(source, _in_folders(source, report) if source.is_dir() else _in_nested_tar(source))
+    return _not_empty(source, _in_folders(source, report) if source.is_dir() else _in_nested_tar(source))
 
 
 def validation_items(
@@ -64,7 +65,7 @@ def validation_items(
     """
     source = Path(source)
     if source.is_dir():
-        return _found(source, _in_folders(source))
+        return _not_empty(source, _in_folders(source))
     if labels is None:
         raise UserError(f"{source} holds no labels; name the file of them with --validation_labels")
     synsets = lines(labels, "--validation_labels")
@@ -72,16 +73,16 @@ def validation_items(
         synsets.pop()
     for number, synset in enumerate(synsets, 1):
         if synset not in classes:
-            some = ", ".join(sorted(classes)[:2])
+            names = ", ".join(sorted(classes)[:2])
             raise UserError(
-                f"{labels}:{number}: {synset[:40]!r} is none of the {len(classes)} classes of --train ({some}, ...); "
+                f"{labels}:{number}: {synset[:40]!r} is none of the {len(classes)} classes of --train ({names}, ...); "
                 "each line must be one of their WordNet ids"
             )
     listed = sorted(members(source), key=lambda member: member.name)
     if len(listed) != len(synsets):
         fix = "not its labels"
         raise UserError(f"{labels}: {len(synsets)} labels for {len(listed)} images in {source}; {fix}")
-    return _found(
+    return _not_empty(
         source,
         (
             Item(str(source), member.offset_data, member.size, synset, Path(member.name).name)
@@ -154,8 +155,14 @@ def lines(path: str | os.PathLike, flag: str) -> list[str]:
 
 def _in_folders(source: Path, report: Report | None = None) -> Iterator[Item]:
     for folder in folder_conversion.folders(source):
-        for path in folder_conversion.files(folder, report):
-            if path.suffix.lower() in pictures.SUFFIXES or pictures.is_picture(path):
+        paths = folder_conversion.files(folder, report)
+        stems = {(path.parent, path.stem) for path in paths if path.suffix.lower() in pictures.SUFFIXES}
+        for path in paths:
+            whole = MASK_ENDING.sub("", path.stem)
+            may_be_mask = report is not None and path.suffix.lower() in LOSSLESS and whole != path.stem
+            if may_be_mask and (path.parent, whole) in stems:
+                report.skip("a mask beside its picture", str(path))
+            elif path.suffix.lower() in pictures.SUFFIXES or pictures.is_picture(path):
                 yield _item(path, folder.name, upright=report is not None)
             elif report is not None:
                 report.skip(f"no picture ({path.suffix or 'no suffix'})", str(path))
@@ -173,20 +180,10 @@ def _in_nested_tar(source: Path) -> Iterator[Item]:
             )
 
 
-def _found(source: Path, items: Iterable[Item]) -> list[Item]:
+def _not_empty(source: Path, items: Iterable[Item]) -> list[Item]:
     items = list(items)
     if not items:
-        inside = folder_conversion.files(source) if source.is_dir() else []
-        loose = next(filter(pictures.is_picture, inside), None)
-        if loose:
-            table = next(iter(sorted(source.glob("*.[ct]sv"))), "a CSV file of path,label")
-            raise UserError(
-                f"{source}: its pictures, such as {loose.name}, are in no class's folder; put each class into a folder "
-                f"of its own, or give {table}"
-            )
-        packed = next((path for path in inside if path.suffix.lower() in given_splits.PACKED), None)
-        if packed:
-            fix = "unpack it to folders CLASS/*.JPEG"
-            raise UserError(f"{packed}: a file {packed.suffix}, which is not read there; {fix}")
-        raise UserError(f"{source}: no images; expected folders CLASS/*.JPEG, or ImageNet's tar file")
+        raise given_splits.nothing(
+            source, "pictures", pictures.is_picture, "folders CLASS/*.JPEG, or ImageNet's tar file"
+        )
     return items

@@ -6,7 +6,6 @@ int32 [b], "weight": float32 [b]}; `normalize` runs on the device.
 """
 
 import os
-from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -14,7 +13,7 @@ from common.data import padding, pipeline, record_counts, record_stream, tfrecor
 from common.data.images import normalize_rgb, resize, to_uint8
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from resnet.config import Config, Data
+from resnet.config import Config
 
 FIX = "set DATA_DIR to a folder of ImageNet TFRecords, or make one with resnet/init_datasets.sh or `timetotrain data`"
 
@@ -48,7 +47,7 @@ def train_input(
         image, label = parsed
         key = tf.stack([first_key + epoch, file * 2**40 + record])
         return {
-            "image": _random_crop(image, key, config.image_size, data),
+            "image": _random_crop(image, key, config),
             "label": label,
             "weight": tf.constant(1.0),
         }
@@ -61,12 +60,9 @@ def train_input(
         start=start_step * per_step * batch_size,
         transform=parse,
         cache=data.cache != "none",
-        deterministic=data.deterministic,
     )
-    images = pipeline.prepared(stream, augment, data.private_threads, data.deterministic)
-    return pipeline.ahead(
-        images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
-    )
+    images = pipeline.prepared(stream, augment)
+    return pipeline.ahead(images.batch(batch_size, drop_remainder=True))
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
@@ -89,18 +85,16 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
 
     def crop(file: tf.Tensor, record: tf.Tensor, parsed: tuple) -> dict[str, tf.Tensor]:
         encoded, label = parsed
-        return {"image": central_crop(encoded, config.image_size, data), "label": label}
+        return {"image": central_crop(encoded, config), "label": label}
 
     stream = record_stream.once(files, shard, parse, cache=data.cache == "encoded")
-    images = pipeline.prepared(stream, crop, data.private_threads)
+    images = pipeline.prepared(stream, crop)
     if data.cache == "decoded":  # The crop never changes, so keep its result.
         images = images.cache()
     black = {"image": tf.zeros([config.image_size, config.image_size, 3], tf.uint8), "label": -1}
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
     batches = padding.num_batches(sizes, batch_size, per_step)
-    return pipeline.ahead(
-        padding.pad(images, black, batch_size, batches), data.deterministic, data.private_threads
-    )
+    return pipeline.ahead(padding.pad(images, black, batch_size, batches))
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
@@ -171,12 +165,9 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
             return "image/encoded is not a JPEG or PNG image"
         return None
 
-    return tfrecords.explain(data_dir, lambda: tfrecords.diagnose(_all_files(config, data_dir), check))
-
-
-def _all_files(config: Config, data_dir: str | os.PathLike) -> Iterator[str]:
-    for pattern in (config.data.train_pattern, config.data.eval_pattern):
-        yield from tfrecords.list_files(data_dir, pattern, FIX)
+    patterns = (config.data.train_pattern, config.data.eval_pattern)
+    files = (file for pattern in patterns for file in tfrecords.list_files(data_dir, pattern, FIX))
+    return tfrecords.explain(data_dir, lambda: tfrecords.diagnose(files, check))
 
 
 def _label_complaint(config: Config, label: int) -> str | None:
@@ -247,23 +238,22 @@ def _slice(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return tf.slice(image, [window[0], window[1], 0], [window[2], window[3], 3])
 
 
-def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.Tensor:
+def _random_crop(image: tf.Tensor, key: tf.Tensor, config: Config) -> tf.Tensor:
     """Crops at random as G6 resnet/imagenet_input.py does, resizes, and mirrors half the time; uint8 [size, size, 3].
 
     Args:
       image: encoded (string) or decoded (uint8 [H, W, 3]).
       key: int64 [2] that determines the result.
-      size: side of the result, in pixels.
-      data: parameters of the crop.
     """
+    size, data, details = config.image_size, config.data, config.details
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         _size(image) if image.dtype == tf.string else tf.shape(image),
         tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
         key,
-        min_object_covered=data.min_object_covered,
-        aspect_ratio_range=data.aspect_range,
+        min_object_covered=details.min_object_covered,
+        aspect_ratio_range=details.aspect_range,
         area_range=data.area_range,
-        max_attempts=data.max_attempts,
+        max_attempts=details.max_attempts,
         use_image_if_no_bounding_boxes=True,
     )
     window = tf.concat([begin[:2], extent[:2]], 0)
@@ -274,11 +264,11 @@ def _random_crop(image: tf.Tensor, key: tf.Tensor, size: int, data: Data) -> tf.
     return tf.ensure_shape(tf.cond(heads, lambda: tf.reverse(result, [1]), lambda: result), [size, size, 3])
 
 
-def central_crop(encoded: tf.Tensor, size: int, data: Data) -> tf.Tensor:
+def central_crop(encoded: tf.Tensor, config: Config) -> tf.Tensor:
     """Cuts out the central square (side: `crop_fraction` of the short side) and resizes it: uint8 [size, size, 3]."""
-    shape = _size(encoded)
+    size, shape = config.image_size, _size(encoded)
     short = tf.cast(tf.minimum(shape[0], shape[1]), tf.float32)
-    side = tf.maximum(1, tf.cast(short * data.crop_fraction, tf.int32))
+    side = tf.maximum(1, tf.cast(short * config.crop_fraction, tf.int32))
     top, left = (shape[0] - side + 1) // 2, (shape[1] - side + 1) // 2
     square = _cut(encoded, tf.stack([top, left, side, side]))
-    return tf.ensure_shape(to_uint8(resize(square, [size, size], data.resize)), [size, size, 3])
+    return tf.ensure_shape(to_uint8(resize(square, [size, size], config.data.resize)), [size, size, 3])

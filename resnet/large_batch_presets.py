@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from common.config.optimizer import Lamb, Lars, Sgd
 from common.config.schedule import Polynomial, Step
-from resnet.config import Config, Data
+from resnet.config import Config
 
 # Falls as (1 - i/I)^2 over the whole run.
 _WHOLE_RUN = Polynomial(warmup_epochs=0.0, power=2.0, end_learning_rate=0.0, decay_over_whole_run=True)
@@ -51,7 +51,6 @@ _CPU_CLUSTER_PRESETS = {
         steps_per_block=40,
         quality_target=0.58,
         schedule=replace(_RAMP, warmup_epochs=400 * 32768 / 1281167, warmup_steps=400.0),
-        data=Data(crop_fraction=227 / 256),
     ),
 }
 
@@ -65,7 +64,6 @@ _ALEXNET = Config(
     epochs_per_block=1.0,
     quality_target=0.58,
     label_smoothing=0.0,
-    data=Data(crop_fraction=227 / 256),
 )
 _ALEXNET_PRESETS = {
     "alexnet-512": replace(
@@ -134,14 +132,11 @@ _LEGW_PRESETS = {
 _LEGW_STEP_PRESETS = {
     # Figure 2.1: times 0.1 after 30, 60 and 80 epochs.
     f"legw-step-{batch}": replace(
-        _LEGW,
+        _LEGW_PRESETS[f"legw-{batch}"],
         source=f"LEGW, figure 2.1: batch {batch}",
-        global_batch_size=batch,
-        accumulation_steps=batch // 128,
-        optimizer=Lars(base_learning_rate=2**power, weight_decay=2e-4),
         schedule=Step(warmup_epochs=warmup, boundaries=(30.0, 60.0, 80.0), factor=0.1),
     )
-    for batch, power, warmup in _TABLE_1
+    for batch, _, warmup in _TABLE_1
 }
 
 # --- LAMB, its first author's code for ResNet-50 (run.sh, optimization.py): 76.34 % in log.out. Batch norm is each

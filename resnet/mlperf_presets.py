@@ -24,13 +24,12 @@ _V06 = Config(
     batch_norm_span=128,
     schedule=Polynomial(warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     # tf.image.resize_bicubic of TensorFlow 1 (resnet_preprocessing.py), as in the rows of v0.7 that are not JAX.
-    data=Data(cache="decoded", private_threads=48, resize="legacy_bicubic"),
+    data=Data(cache="decoded", resize="legacy_bicubic"),
 )
 
 # Batch 32768: 2983 = 19 x 157 steps; from 512 cores on, LARS has different decays and a different epsilon.
 _V06_32K = replace(
     _V06,
-    source="G6 benchmarks/resnet/{name}/run_and_time.sh and results/{name}/resnet",
     global_batch_size=32768,
     eval_batch_size=32768,
     train_steps=2983,
@@ -39,11 +38,11 @@ _V06_32K = replace(
         base_learning_rate=31.2, weight_decay=1e-4, l2_in_loss=1e-4, epsilon=1e-5, scaled_momentum=True
     ),
     schedule=replace(_POLY, warmup_epochs=25.0),
-    data=Data(private_threads=48, resize="legacy_bicubic"),
+    data=Data(resize="legacy_bicubic"),
 )
 
 # On a pod, each replica updates its part of the weights: docs/sources.md, mlperf 3.
-_SHARDED = Communication(shard_weight_update=True, shard_in_blocks=True)
+_SHARDED = Communication(weight_update="blocks")
 
 _V06_PRESETS = {
     "tpu-v3-32": replace(
@@ -118,10 +117,11 @@ _V07_TF1 = Config(
     ruleset="0.7.0",
     replicas="tpu",
     epochs_per_block=4.0,
+    implementation="google_v07",
     space_to_depth=True,
     schedule=Polynomial(warmup_epochs=5.0, power=2.0, end_learning_rate=1e-4),
     # The code has two readers. Only the largest rows use the one for decoded images; its crops keep 0.08 or more.
-    data=Data(area_range=(0.05, 1.0), aspect_range=(0.75, 1.33), resize="legacy_bicubic"),
+    data=Data(area_range=(0.05, 1.0), resize="legacy_bicubic"),
 )
 # Batch 65536.
 _V07_64K = replace(
@@ -132,20 +132,19 @@ _V07_64K = replace(
     eval_batch_size=65536,
     steps_per_block=79,
     batch_norm_span=64,
-    data=Data(cache="decoded", aspect_range=(0.75, 1.33), resize="legacy_bicubic"),
+    data=Data(cache="decoded", resize="legacy_bicubic"),
 )
-# The TensorFlow 2 code rounds steps per epoch down, in the schedule and in the run, and starts no gamma at 0.
+# The TensorFlow 2 code.
 _V07_TF2 = Config(
     ruleset="0.7.0",
     epochs_per_block=4.0,
     eval_epochs=(3.0,),
-    steps_per_epoch_rounding="floor",
-    zero_init_last_gamma=False,
-    kernel_initializer="he_normal",
+    implementation="tensorflow2",
+    data=Data(shuffle_buffer=10000, area_range=(0.05, 1.0), resize="legacy_bilinear"),
 )
 
-# NVIDIA's MXNet code: 208 images per GPU; each GPU rounds up the steps in its share of an epoch; convolutions are
-# initialized as in the TensorFlow 2 code; evaluations come after epoch 1, then every 4.
+# NVIDIA's MXNet code: 208 images per GPU; each GPU rounds up the steps in its share of an epoch; evaluations come after
+# epoch 1, then every 4.
 _NVIDIA = Config(
     ruleset="0.7.0",
     replicas="horovod",
@@ -153,12 +152,10 @@ _NVIDIA = Config(
     loss_scale=128.0,
     epochs_per_block=4.0,
     eval_epochs=(1.0,),
-    zero_init_last_gamma=False,
-    kernel_initializer="he_normal",
+    implementation="mxnet",
     batch_norm_span=208,
-    smoothing_over="others",
     # A crop keeps at least 5 % of the area; interpolation is linear (NV7 resnet/implementations/mxnet/common/dali.py).
-    data=Data(area_range=(0.05, 1.0), min_object_covered=0.0, resize="bilinear"),
+    data=Data(area_range=(0.05, 1.0), resize="bilinear"),
 )
 
 # Its LARS corrects momentum by the ratio of the rates. The schedule's first step is 2, because an update without
@@ -193,14 +190,6 @@ _V07_PRESETS = {
         optimizer=Lars(base_learning_rate=9.5, weight_decay=2e-4),
         schedule=Polynomial(
             warmup_epochs=5.0, warmup_steps=5.0 * 513, train_epochs=40 * 513 * 2496 / 1281167
-        ),
-        data=Data(
-            shuffle_buffer=10000,
-            area_range=(0.05, 1.0),
-            aspect_range=(0.75, 1.33),
-            max_attempts=100,
-            resize="legacy_bilinear",
-            private_threads=32,
         ),
     ),
     "dgx-1": replace(
@@ -261,14 +250,7 @@ _V07_PRESETS = {
         schedule=Polynomial(
             warmup_epochs=2.0, warmup_steps=2.0 * 312, train_epochs=41 * 312 * 4096 / 1281167
         ),
-        data=Data(
-            cache="decoded",
-            shuffle_buffer=10000,
-            area_range=(0.05, 1.0),
-            aspect_range=(0.75, 1.33),
-            max_attempts=100,
-            resize="legacy_bilinear",
-        ),
+        data=replace(_V07_TF2.data, cache="decoded"),
     ),
     "tpu-v4-16": replace(
         _V07_TF1,
@@ -282,7 +264,6 @@ _V07_PRESETS = {
         batch_norm_span=128,
         optimizer=Lars(base_learning_rate=8.5, weight_decay=2e-4),
         schedule=Polynomial(warmup_epochs=5.0, train_epochs=25656 * 2048 / 1281167),
-        data=replace(_V07_TF1.data, private_threads=100),
     ),
     "tpu-v4-128": replace(
         _V07_TF1,
@@ -295,7 +276,6 @@ _V07_PRESETS = {
         steps_per_block=625,
         batch_norm_span=128,
         optimizer=Lars(base_learning_rate=17.0, weight_decay=2e-4),
-        data=replace(_V07_TF1.data, private_threads=100),
     ),
     "tpu-v4-512": replace(
         _V07_TF1,
@@ -308,7 +288,6 @@ _V07_PRESETS = {
         batch_norm_span=64,
         optimizer=Lars(base_learning_rate=17.0, weight_decay=2e-4),
         schedule=Polynomial(warmup_epochs=5.0, train_epochs=6875 * 8192 / 1281167),
-        data=replace(_V07_TF1.data, private_threads=48),
     ),
     "tpu-v3-8192": replace(
         _V07_64K,
@@ -325,7 +304,7 @@ _V07_PRESETS = {
         train_steps=23 * 79,
         optimizer=Lars(base_learning_rate=23.080977304670448, momentum=0.9537213777059405, weight_decay=1e-4),
         schedule=replace(_POLY, warmup_epochs=33.0, warmup_steps=33 * 19.75),
-        data=Data(cache="decoded", aspect_range=(0.75, 1.33), private_threads=48),
+        data=Data(cache="decoded"),
     ),
 }
 

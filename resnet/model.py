@@ -25,8 +25,7 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
     """Builds ResNet-50.
 
     Returns a functional model: images [b, H, W, 3], normalized, any float dtype -> logits [b, classes] in
-    `precision.variable`. Raises UserError if the network cannot take the image size, or there is no function
-    `config.norm`.
+    `precision.variable`. Raises UserError if there is no function `config.norm`.
     """
     spatial = Spatial(replicas, config.partitions)
     net = _Layers(config, replicas, precision, seeds(config.seed, 64), spatial)
@@ -64,10 +63,10 @@ class _Layers(ImageLayers):
     def norm(self, x: tf.Tensor, name: str, last: bool = False, relu: bool = False) -> tf.Tensor:
         """Applies batch norm, or the layer that `config.norm` makes, and a ReLU if `relu` is true.
 
-        `last`: the residual branch's last norm, which `config.zero_init_last_gamma` starts with gamma 0.
+        `last`: the residual branch's last norm, which `config.details` may start with gamma 0.
         """
         config = self.config
-        gamma = "zeros" if last and config.zero_init_last_gamma else "ones"
+        gamma = "zeros" if last and config.details.zero_init_last_gamma else "ones"
         if not config.norm:
             return self.sync_batch_norm(name, gamma_initializer=gamma, relu=relu)(x)
         settings = {"name": name, "gamma_initializer": gamma, "dtype": self.precision.layer}
@@ -76,6 +75,6 @@ class _Layers(ImageLayers):
 
     def backbone_kernel(self) -> tf_keras.initializers.Initializer:
         """Creates the TPU submissions' initializer, or the TF2 reference's, which has twice the variance."""
-        scale = {"truncated_fan_in": 1.0, "he_normal": 2.0}[self.config.kernel_initializer]
+        scale = {"truncated_fan_in": 1.0, "he_normal": 2.0}[self.config.details.kernel_initializer]
         seed = next(self.seeds)
         return tf_keras.initializers.VarianceScaling(scale, "fan_in", "truncated_normal", seed=seed)

@@ -16,14 +16,14 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
     config, size = task.config, task.config.image_size
 
     def pixels(encoded: tf.Tensor) -> tf.Tensor:
-        return pipeline.central_crop(encoded, size, config.data)
+        return pipeline.central_crop(encoded, config)
 
     def network(image: tf.Tensor) -> tf.Tensor:
         return tf.nn.softmax(task.logits(model, {"image": image}, training=False))
 
     def classify(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = contract.each(pixels, images, tf.TensorSpec([size, size, 3], tf.uint8))
-        return contract.top(network(found), labels)
+        crops = contract.each(pixels, images, tf.TensorSpec([size, size, 3], tf.uint8))
+        return contract.top(network(crops), labels)
 
     core = {"image": tf.TensorSpec([1, size, size, 3], tf.uint8, "image")}
     return Serving("classes", classify, {"images": IMAGES}, network, core, reading=Reading(png=False))

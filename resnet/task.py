@@ -31,7 +31,7 @@ class Task(task.Task):
         logits = self.logits(model, batch, training=True)
         labels = tf.one_hot(batch["label"], self.config.num_classes, dtype=logits.dtype)
         classes = self.config.num_classes
-        smoothing = spread_over_all(self.config.label_smoothing, self.config.smoothing_over, classes)
+        smoothing = spread_over_all(self.config.label_smoothing, self.config.details.smoothing_over, classes)
         targets = labels * (1 - smoothing) + smoothing / classes
         losses = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
         weight = tf.cast(batch["weight"], logits.dtype)
@@ -41,10 +41,10 @@ class Task(task.Task):
         return Outputs(sums=top_k_sums(self.logits(model, batch, training=False), batch))
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
-        seen = seen_once(sums, self.config.num_eval_examples)
-        top1 = int(sums["correct"]) / seen
-        details = {"top5": int(sums["correct_top5"]) / seen}
-        return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels))
+        count = seen_once(sums, self.config.num_eval_examples)
+        top1 = int(sums["correct"]) / count
+        details = {"top5": int(sums["correct_top5"]) / count}
+        return Quality(top1, self.config.meets_target(top1), details, confused=confused(sums, self.labels))
 
     def logits(self, model: tf_keras.Model, batch: Batch, training: bool) -> tf.Tensor:
         return model(pipeline.normalize(batch["image"], self._precision.compute), training=training)

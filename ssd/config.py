@@ -4,18 +4,17 @@ import dataclasses
 from typing import ClassVar, NamedTuple
 
 from common.config.batch_norm_span import BatchNormSpan
-from common.config.closed_fields import later_field, rule_field, system_field
+from common.config.closed_fields import added_field, system_field
 from common.config.quality import Measure
-from common.config.ranges import RESIZES, at_least, interval, one_of, within
+from common.config.ranges import at_least, interval, one_of, within
 from common.config.schema import FrozenStages, RunConfig
 from common.errors import UserError
 
 CACHES = ("none", "encoded")
-BIAS_INITIALIZERS = ("zeros", "fan_in", "prior")
 
 
-class Levels(NamedTuple):
-    """The feature maps and their anchors.
+class Sizes(NamedTuple):
+    """Sizes of the feature maps, of their anchors and of the detections.
 
     Attributes:
       strided: number of extra feature maps, after the backbone's, that halve the side (3x3, stride 2).
@@ -23,6 +22,8 @@ class Levels(NamedTuple):
       scales: anchor size of each level, plus one more size, in pixels of a 300 pixel image.
       steps: anchor spacing of each level, in pixels of a 300 pixel image.
       per_cell: number of anchors per cell of each level, 4 or 6.
+      candidates: number of best detections per class that enter suppression.
+      detections: maximum number of detections per image.
     """
 
     strided: int
@@ -30,17 +31,79 @@ class Levels(NamedTuple):
     scales: tuple[float, ...]
     steps: tuple[float, ...]
     per_cell: tuple[int, ...]
+    candidates: int
+    detections: int
 
 
-LEVELS = {
+SIZES = {
     # Sides of 38, 19, 10, 5, 3, 1 from 300 pixels (docs/sources.md, mlperf 2, SSD).
-    "published": Levels(
-        *(3, 2, (21.0, 45.0, 99.0, 153.0, 207.0, 261.0, 315.0)),
-        *((8.0, 16.0, 32.0, 64.0, 100.0, 300.0), (4, 6, 6, 6, 4, 4)),
+    "published": Sizes(
+        strided=3,
+        unpadded=2,
+        scales=(21.0, 45.0, 99.0, 153.0, 207.0, 261.0, 315.0),
+        steps=(8.0, 16.0, 32.0, 64.0, 100.0, 300.0),
+        per_cell=(4, 6, 6, 6, 4, 4),
+        candidates=200,
+        detections=200,
     ),
-    # For cpu-tiny's large figures, and for many small objects.
-    "tiny": Levels(2, 1, (50.0, 90.0, 150.0, 210.0, 270.0), (25.0, 50.0, 100.0, 300.0), (4, 6, 6, 4)),
-    "small_objects": Levels(2, 1, (12.0, 24.0, 48.0, 96.0, 150.0), (6.25, 12.5, 25.0, 50.0), (4, 6, 6, 4)),
+    # For pictures of a hundred pixels with few objects.
+    "tiny": Sizes(
+        strided=2,
+        unpadded=1,
+        scales=(50.0, 90.0, 150.0, 210.0, 270.0),
+        steps=(25.0, 50.0, 100.0, 300.0),
+        per_cell=(4, 6, 6, 4),
+        candidates=50,
+        detections=50,
+    ),
+    # For pictures full of small objects.
+    "small_objects": Sizes(
+        strided=2,
+        unpadded=1,
+        scales=(12.0, 24.0, 48.0, 96.0, 150.0),
+        steps=(6.25, 12.5, 25.0, 50.0),
+        per_cell=(4, 6, 6, 4),
+        candidates=200,
+        detections=100,  # COCOeval counts at most 100.
+    ),
+}
+
+
+class Details(NamedTuple):
+    """Details in which the codes of the submissions differ; defaults: none of their peculiarities.
+
+    Attributes:
+      resize: interpolation, of common.config.ranges.RESIZES; "legacy_bilinear" cuts crops as TensorFlow's
+        crop_and_resize.
+      colors: how colors change: "torch", about gray values, or "tensorflow", its own operations (G6, G7).
+      crop_overlaps: all boxes overlap the crop by more (IoU) than a minimum; each pass draws one of these minima or "no
+        crop at all". -1 requires no overlap.
+      bias_initializer: bias initializer of the extra feature maps' and prediction convolutions: "zeros" as in Google's
+        code, or "fan_in", uniform in +-1 / sqrt(fan-in), as in the reference (PyTorch's default) and NVIDIA's code.
+      drops_round_down: whether the step of a drop of the rate is rounded down, as int() does in Google's code.
+      logged_rate_batch: the log gives the base rate for a batch of this size, as published; 0: for the global batch.
+    """
+
+    resize: str = "bilinear"
+    colors: str = "torch"
+    crop_overlaps: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    bias_initializer: str = "zeros"
+    drops_round_down: bool = False
+    logged_rate_batch: int = 0
+
+
+IMPLEMENTATIONS = {
+    "plain": Details(),
+    "google": Details(
+        resize="legacy_bilinear", colors="tensorflow", drops_round_down=True, logged_rate_batch=32
+    ),
+    "nvidia": Details(
+        resize="antialiased",
+        # Minus infinity there for "no requirement" (utils.py 146); the MXNet row's DALI compares with >=, so 0 is the
+        # same.
+        crop_overlaps=(-1.0, 0.1, 0.3, 0.5, 0.7, 0.9),
+        bias_initializer="fan_in",
+    ),
 }
 
 
@@ -54,13 +117,8 @@ class Data:
       max_boxes: training uses at most the first max_boxes objects of an image.
       crop_attempts: proposals for each drawn minimum overlap; the log calls it max_samples.
       crop_sides: range of a crop's sides, as fractions of the image's sides.
-      crop_overlaps: all boxes overlap the crop by more (IoU) than a minimum; each pass draws one of these minima or "no
-        crop at all". -1 requires no overlap, as in NVIDIA's code.
       flip: mirror half of the training images.
       contrast: factors of contrast and saturation are drawn from 1 +- this.
-      resize: interpolation, of common.config.ranges.RESIZES; "legacy_bilinear" cuts crops as TensorFlow's
-        crop_and_resize.
-      colours: how colors change: "torch", about gray values, or "tensorflow", its own operations (G6, G7).
     """
 
     cache: str = system_field("encoded")
@@ -68,11 +126,8 @@ class Data:
     max_boxes: int = 100
     crop_attempts: int = 50
     crop_sides: tuple[float, ...] = (0.3, 1.0)
-    crop_overlaps: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
     flip: bool = True
     contrast: float = 0.5
-    resize: str = later_field("bilinear")
-    colours: str = later_field("torch")
 
     # Constants of every preset.
     # TFRecord shards inside the data folder, in tf-models' layout.
@@ -80,10 +135,6 @@ class Data:
     eval_pattern: ClassVar[str] = "val-*"
     # COCO file of the evaluated images, inside the data folder; its categories are the classes.
     annotations: ClassVar[str] = "instances_val2017.json"
-    # Number of threads in the tf.data pool; 0 lets tf.data choose.
-    private_threads: ClassVar[int] = 0
-    # Runs with the same seed read examples in the same order.
-    deterministic: ClassVar[bool] = True
     # Maximum hue rotation, as a fraction of a circle.
     hue: ClassVar[float] = 0.05
     brightness: ClassVar[float] = 0.125
@@ -99,19 +150,13 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
       image_size: side of the square input, in pixels.
       num_classes: outputs per anchor; 0 is the background.
       width: channels of the first convolution; every other width is a multiple of it.
-      levels: feature maps and anchors, of LEVELS.
-      score_threshold: a detection must score more than this.
-      candidates: number of best detections per class that enter suppression.
-      detections: maximum number of detections per image.
+      network: sizes of the feature maps, the anchors and the detections, of SIZES.
+      implementation: whose code the run follows where the submissions' codes differ, of IMPLEMENTATIONS.
       batch_norm_span: number of images that share batch-norm statistics; 0: one replica's micro-batch.
       space_to_depth: compute the stem on 2x2 blocks; the result is the same.
-      bias_initializer: bias initializer of the extra feature maps' and prediction convolutions: "zeros" as in Google's
-        code, or "fan_in", uniform in +-1 / sqrt(fan-in), as in the reference (PyTorch's default) and NVIDIA's code.
-        "prior" is "zeros", but the classes' prediction starts with the background almost everywhere.
       backbone: checkpoint of a ResNet-34 to start from (ssd/backbone.py); "" starts from scratch.
       epoch_images: images per epoch in the schedule's arithmetic; 0: `num_train_examples`. Published schedules count
         118,287 or 120,000, though only 117,266 images contain objects (docs/sources.md, mlperf 0.9).
-      logged_rate_batch: the log gives the base rate for a batch of this size, as published; 0: for the global batch.
     """
 
     benchmark: str = "ssd"
@@ -121,16 +166,12 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     image_size: int = 300
     num_classes: int = 81
     width: int = 64
-    score_threshold: float = 0.05
-    candidates: int = 200
-    detections: int = 200
     batch_norm_span: int = 0
     space_to_depth: bool = system_field(False)
     backbone: str = ""
     epoch_images: int = 0
-    logged_rate_batch: int = rule_field(0)
-    bias_initializer: str = later_field("zeros")
-    levels: str = later_field("published")
+    implementation: str = added_field("plain", closed="fixed")
+    network: str = added_field("published")
     data: Data = Data()
 
     # Constants of every preset.
@@ -138,6 +179,8 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
     match_overlap: ClassVar[float] = 0.5
     # Number of hardest negatives in an image's loss per positive.
     negatives_per_positive: ClassVar[int] = 3
+    # A detection must score more than this.
+    score_threshold: ClassVar[float] = 0.05
     # IoU at or above which suppression drops the worse of two detections of a class.
     suppression_overlap: ClassVar[float] = 0.5
     # Momentum of the moving averages.
@@ -159,19 +202,15 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
 
     def validate_own_fields(self) -> None:
         """Raises UserError if a field is out of range or fields contradict each other."""
-        if self.optimizer.name != "sgd" and not self.optimizer.is_own:
+        if self.optimizer.name != "sgd" and not self.optimizer.is_plugin:
             raise UserError(f"config.optimizer.name={self.optimizer.name!r}: SSD is published with sgd only")
         one_of(self, "data.cache", CACHES)
-        one_of(self, "data.resize", RESIZES)
-        one_of(self, "data.colours", ("torch", "tensorflow"))
-        one_of(self, "bias_initializer", BIAS_INITIALIZERS)
-        at_least(self, 1, "image_size", "width", "candidates", "detections")
+        one_of(self, "implementation", tuple(IMPLEMENTATIONS))
+        one_of(self, "network", tuple(SIZES))
+        at_least(self, 1, "image_size", "width")
         at_least(self, 1, "data.max_boxes", "data.crop_attempts", "data.shuffle_buffer")
-        at_least(self, 0, "epoch_images", "logged_rate_batch")
+        at_least(self, 0, "epoch_images")
         within(self, 0, 1, "data.contrast", "data.crop_sides")
-        within(self, 0, 1, "score_threshold")
-        within(self, -1, 1, "data.crop_overlaps")
-        one_of(self, "levels", tuple(LEVELS))
         interval(self, "data.crop_sides")
         if self.num_classes < 2:
             raise UserError(f"config.num_classes={self.num_classes}: the background and one class at least")
@@ -182,7 +221,7 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         if self.feature_sizes[-1] < 1:
             raise UserError(
                 f"config.image_size={self.image_size}: feature maps of {self.feature_sizes}; take larger images, or "
-                "config.levels=tiny"
+                "config.network=tiny"
             )
         self.validate_span()
 
@@ -191,9 +230,18 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         return self.epoch_images or self.num_train_examples
 
     @property
-    def anchors(self) -> Levels:
-        """Returns the feature maps and anchors that `levels` names."""
-        return LEVELS[self.levels]
+    def sizes(self) -> Sizes:
+        """Returns the sizes that `network` names."""
+        return SIZES[self.network]
+
+    @property
+    def details(self) -> Details:
+        """Returns the details that `implementation` names."""
+        return IMPLEMENTATIONS[self.implementation]
+
+    @property
+    def drops_round_down(self) -> bool:
+        return self.details.drops_round_down
 
     @property
     def feature_sizes(self) -> tuple[int, ...]:
@@ -202,8 +250,8 @@ class Config(BatchNormSpan, FrozenStages, RunConfig):
         for _ in range(3):  # Stem, pooling and second stage each halve the side, rounding up.
             size = -(-size // 2)
         sizes = [size]
-        for _ in range(self.anchors.strided):
+        for _ in range(self.sizes.strided):
             sizes.append(-(-sizes[-1] // 2))
-        for _ in range(self.anchors.unpadded):
+        for _ in range(self.sizes.unpadded):
             sizes.append(sizes[-1] - 2)
         return tuple(sizes)

@@ -36,11 +36,11 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
     batch = next(iter(reader.train_input(config, data_dir, Shard(0, 1), count)))
     cards = []
     for image, boxes, classes in zip(*(batch[name].numpy() for name in ("image", "boxes", "classes"))):
-        found = counted(int((classes > 0).sum()), "object")
-        drawn = custom_pictures.drawn(image, boxes * config.image_size, classes, description)
-        cards.append(Card(f"train: {found}", drawn))
-    held = next(iter(reader.eval_input(config, data_dir, Shard(0, 1), count)))
-    for image, number in zip(held["image"].numpy()[: count // 2], held["image_id"].numpy()):
+        objects = counted(int((classes > 0).sum()), "object")
+        picture = custom_pictures.draw_objects(image, boxes * config.image_size, classes, description)
+        cards.append(Card(f"train: {objects}", picture))
+    eval_batch = next(iter(reader.eval_input(config, data_dir, Shard(0, 1), count)))
+    for image, number in zip(eval_batch["image"].numpy()[: count // 2], eval_batch["image_id"].numpy()):
         if number >= 0:
             cards.append(Card(f"eval: picture {number}", pictures.png(image)))
     return cards

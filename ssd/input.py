@@ -36,21 +36,13 @@ def train_input(
     per_step = shard.batches_per_step(config.global_batch_size, batch_size)
     data = config.data
     files = tfrecords.list_files(data_dir, data.train_pattern, FIX)
-    categories = coco_records.Categories.read(
-        coco_records.annotation_file(config, data_dir), config.num_classes
-    )
+    categories = coco_records.categories(config, data_dir)
     first_key = tf.constant(config.seed % 2**32 * 2**24, tf.int64)  # Room for 2^24 epochs between two seeds.
 
     def augmented(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, example: Mapping) -> dict:
         key = tf.stack([first_key + epoch, file * 2**40 + record])
-        image, boxes, classes = augment.train(
-            coco_records.decoded(example["encoded"]),
-            example["boxes"],
-            example["classes"],
-            key,
-            config.image_size,
-            data,
-        )
+        objects = example["boxes"], example["classes"]
+        image, boxes, classes = augment.train(coco_records.decoded(example["encoded"]), *objects, key, config)
         return {**_padded(image, boxes, classes, example["image_id"], data), "weight": tf.constant(1.0)}
 
     stream = coco_records.training_stream(
@@ -61,12 +53,9 @@ def train_input(
         start_step * per_step * batch_size,
         transform=lambda serialized: _parse(serialized, categories),
         cache=data.cache == "encoded",
-        deterministic=data.deterministic,
     )
-    images = pipeline.prepared(stream, augmented, data.private_threads, data.deterministic)
-    return pipeline.ahead(
-        images.batch(batch_size, drop_remainder=True), data.deterministic, data.private_threads
-    )
+    images = pipeline.prepared(stream, augmented)
+    return pipeline.ahead(images.batch(batch_size, drop_remainder=True))
 
 
 def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_size: int) -> tf.data.Dataset:
@@ -83,20 +72,18 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
         objects = coco_records.parse(serialized)
         return {"encoded": objects["encoded"], "image_id": objects["image_id"]}
 
-    def resized(file: tf.Tensor, record: tf.Tensor, found: Mapping) -> dict[str, tf.Tensor]:
-        image = whole(coco_records.decoded(found["encoded"]), config)
+    def resized(file: tf.Tensor, record: tf.Tensor, objects: Mapping) -> dict[str, tf.Tensor]:
+        image = whole(coco_records.decoded(objects["encoded"]), config)
         none = tf.zeros([0, 4]), tf.zeros([0], tf.int32)
-        return _padded(image, *none, found["image_id"], data)
+        return _padded(image, *none, objects["image_id"], data)
 
     stream = record_stream.once(files, shard, parse, cache=data.cache == "encoded")
-    images = pipeline.prepared(stream, resized, data.private_threads)
+    images = pipeline.prepared(stream, resized)
     side = config.image_size
     black = _padded(tf.zeros([side, side, 3], tf.uint8), tf.zeros([0, 4]), tf.zeros([0], tf.int32), -1, data)
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
     batches = padding.num_batches(sizes, batch_size, per_step)
-    return pipeline.ahead(
-        padding.pad(images, black, batch_size, batches), data.deterministic, data.private_threads
-    )
+    return pipeline.ahead(padding.pad(images, black, batch_size, batches))
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
@@ -151,9 +138,7 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
     """Reads all files after the input has failed, and names the file, record and image at fault."""
 
     def find() -> UserError | None:
-        categories = coco_records.Categories.read(
-            coco_records.annotation_file(config, data_dir), config.num_classes
-        )
+        categories = coco_records.categories(config, data_dir)
         return tfrecords.diagnose(
             itertools.chain(*coco_records.splits(config, data_dir, FIX)),
             lambda record: coco_records.complaint(record, categories),
@@ -176,7 +161,7 @@ def _parse(serialized: tf.Tensor, categories: coco_records.Categories) -> dict[s
 def whole(image: tf.Tensor, config: Config) -> tf.Tensor:
     """Resizes an evaluated picture, [H, W, 3], to the network's: uint8 [S, S, 3]."""
     size = config.image_size
-    return tf.ensure_shape(to_uint8(resize(image, [size, size], config.data.resize)), [size, size, 3])
+    return tf.ensure_shape(to_uint8(resize(image, [size, size], config.details.resize)), [size, size, 3])
 
 
 def _padded(

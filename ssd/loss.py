@@ -20,47 +20,34 @@ class Targets(NamedTuple):
 
 
 def targets(boxes: tf.Tensor, classes: tf.Tensor, anchors: tf.Tensor, overlap: float) -> Targets:
-    """Matches anchors with objects and encodes the boxes of positive anchors.
+    """Matches anchors [A, 4] in center form with boxes, corners [b, G, 4], and encodes the boxes of positive anchors.
 
-    Args:
-      boxes: corners [b, G, 4].
-      classes: int32 [b, G], 0 for padding.
-      anchors: center form [A, 4], of the boxes' dtype.
-      overlap: minimum IoU with an object for a positive anchor; the best anchor of an object is always positive.
+    An anchor is positive from an IoU of `overlap`, or if it is an object's best. A class of 0 in [b, G] is padding.
     """
     iou = matching.overlaps(boxes, classes > 0, box_ops.to_corners(anchors)[None])
-    found = matching.match(iou, overlap, overlap, force=True)
-    matched = tf.gather(boxes, found.index, batch_dims=1)
-    label = tf.gather(classes, found.index, batch_dims=1)
-    positive = tf.equal(found.state, matching.POSITIVE)
+    matches = matching.match(iou, overlap, overlap, force=True)
+    matched = tf.gather(boxes, matches.index, batch_dims=1)
+    label = tf.gather(classes, matches.index, batch_dims=1)
+    positive = tf.equal(matches.state, matching.POSITIVE)
     codes = box_ops.encode(matched, anchors[None])
     return Targets(tf.where(positive[..., None], codes, tf.zeros_like(codes)), tf.where(positive, label, 0))
 
 
 def hard_negatives(losses: tf.Tensor, positive: tf.Tensor, ratio: int) -> tf.Tensor:
-    """Marks the negatives with the largest losses, `ratio` per positive of the image; includes ties with the last one.
+    """Marks the negatives with the largest losses, `ratio` per positive of the image, bool [b, A].
 
-    Args:
-      losses: [b, A], at least 0.
-      positive: bool [b, A].
-      ratio: negatives per positive.
-
-    Returns:
-      bool [b, A].
+    It includes ties with the last one. `losses`, [b, A], are at least 0.
     """
-    wanted = ratio * tf.reduce_sum(tf.cast(positive, tf.int32), -1)
+    count = ratio * tf.reduce_sum(tf.cast(positive, tf.int32), -1)
     available = tf.reduce_sum(tf.cast(~positive, tf.int32), -1)
     masked = tf.where(positive, -tf.ones_like(losses), losses)
-    return topk.topk_mask(masked, tf.minimum(wanted, available)) & ~positive
+    return topk.topk_mask(masked, tf.minimum(count, available)) & ~positive
 
 
 def per_image(codes: tf.Tensor, logits: tf.Tensor, targets: Targets, ratio: int) -> tf.Tensor:
-    """Computes the loss of each image, [b].
+    """Computes the loss of each image, [b], of the network's codes [b, A, 4] and logits [b, A, classes].
 
-    Args:
-      codes, logits: the network's outputs, [b, A, 4] and [b, A, classes].
-      targets: the result of `targets()`.
-      ratio: negatives per positive.
+    `ratio` is the number of negatives per positive.
     """
     positive = targets.classes > 0
     count = tf.reduce_sum(tf.cast(positive, codes.dtype), -1)

@@ -7,8 +7,7 @@ Details follow Google's v0.6 submission (`ssd_architecture.py`) and the referenc
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,18 +24,15 @@ from common.layers.precision import Precision
 from ssd.config import Config
 
 BLOCKS = (3, 4, 6)  # number of basic blocks in conv2_x, conv3_x, conv4_x; there is no conv5_x
-PRIOR = 0.01  # Probability of an object at an anchor, at the start (Lin et al. 2017, section 4.1).
 _BIASES = 1  # makes the seeds of biases differ from the kernels'
 STRIDES = (1, 2, 1)  # strides of conv2_x, conv3_x, conv4_x: conv4_x keeps 38x38
 
 
 def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.Model:
-    """Builds the network.
+    """Builds the network: normalized images [b, S, S, 3], any float -> (codes [b, A, 4], logits [b, A, classes]).
 
-    Returns:
-      A functional model: images [b, S, S, 3], normalized, any float dtype -> (codes [b, A, 4], logits [b, A, classes])
-      in `precision.variable`, anchors in the order of `anchors`. If replicas share images, each replica gets the
-      outputs for its own images (`Spatial.own_images`), so that loss and suppression are computed once.
+    The outputs have `precision.variable`, anchors the order of `anchors`. If replicas share images, each replica gets
+    the outputs for its own images (`Spatial.local_images`), so that loss and suppression are computed once.
     """
     spatial = Spatial(replicas, config.partitions)
     kernels, biases = seeds((config.seed,), 96), seeds((config.seed, _BIASES), 96)
@@ -52,12 +48,9 @@ def build(config: Config, replicas: Replicas, precision: Precision) -> tf_keras.
         x = net.relu(net.extra(x, squeeze, 1, name=f"extra{level}.conv1"))
         x = net.relu(net.extra(x, filters, 3, stride, pad, name=f"extra{level}.conv2"))
         maps.append(x)
-    levels = list(enumerate(zip(maps, config.anchors.per_cell)))
+    levels = list(enumerate(zip(maps, config.sizes.per_cell)))
     codes = [net.head(x, number, 4, f"codes{level}") for level, (x, number) in levels]
-    bias = prior_bias(config.num_classes) if config.bias_initializer == "prior" else None
-    logits = [
-        net.head(x, number, config.num_classes, f"logits{level}", bias) for level, (x, number) in levels
-    ]
+    logits = [net.head(x, number, config.num_classes, f"logits{level}") for level, (x, number) in levels]
     join = tf_keras.layers.Concatenate(axis=1, dtype=precision.full)
     return tf_keras.Model(images, (join(codes), join(logits)), name=config.model)
 
@@ -66,19 +59,10 @@ def anchors(config: Config) -> np.ndarray:
     """Computes the anchors (cy, cx, h, w) as fractions of the image, float64 [A, 4]; A is 8,732 at 300 pixels."""
     return anchor_boxes.ssd(
         config.feature_sizes,
-        [scale / 300 for scale in config.anchors.scales],
-        [300 / step for step in config.anchors.steps],
-        config.anchors.per_cell,
+        [scale / 300 for scale in config.sizes.scales],
+        [300 / step for step in config.sizes.steps],
+        config.sizes.per_cell,
     )
-
-
-def prior_bias(classes: int) -> list[float]:
-    """Returns the classes' biases with which a softmax starts at PRIOR for all objects together.
-
-    RetinaNet's prior (Lin et al. 2017, section 4.1) for a softmax: without it, all anchors, of which nearly all are
-    background, start as objects, and their gradients are most of the first steps'.
-    """
-    return [math.log((classes - 1) * (1 - PRIOR) / PRIOR), *[0.0] * (classes - 1)]
 
 
 def backbone(net: _Layers, x: tf.Tensor) -> tf.Tensor:
@@ -109,8 +93,8 @@ def basic_block(net: _Layers, x: tf.Tensor, filters: int, stride: int, project: 
 def extras(config: Config) -> list[tuple[int, int, int, int]]:
     """Lists (1x1 channels, 3x3 channels, 3x3 stride, 3x3 padding) for each extra feature map."""
     w = config.width
-    strided = [(4 * w, 8 * w, 2, 1), (4 * w, 8 * w, 2, 1)] + [(2 * w, 4 * w, 2, 1)] * config.anchors.strided
-    return strided[: config.anchors.strided] + [(2 * w, 4 * w, 1, 0)] * config.anchors.unpadded
+    strided = [(4 * w, 8 * w, 2, 1), (4 * w, 8 * w, 2, 1)] + [(2 * w, 4 * w, 2, 1)] * config.sizes.strided
+    return strided[: config.sizes.strided] + [(2 * w, 4 * w, 1, 0)] * config.sizes.unpadded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,24 +109,16 @@ class _Layers(ImageLayers):
         """Applies an extra feature map's convolution: with bias, without batch norm."""
         return self._biased(x, filters, size, stride, pad, name)
 
-    def head(
-        self, x: tf.Tensor, number: int, values: int, name: str, bias: Sequence[float] | None = None
-    ) -> tf.Tensor:
-        """Predicts `values` numbers for each of a cell's `number` anchors: [b, number * H * W, values].
-
-        `bias` gives their starting biases; None leaves them to `config.bias_initializer`.
-        """
-        starts = None if bias is None else tf.constant_initializer(np.tile(bias, number))
-        y = self._biased(x, number * values, 3, 1, 1, name, starts)
+    def head(self, x: tf.Tensor, number: int, values: int, name: str) -> tf.Tensor:
+        """Predicts `values` numbers for each of a cell's `number` anchors: [b, number * H * W, values]."""
+        y = self._biased(x, number * values, 3, 1, 1, name)
         y = LeaveOwn(self.spatial, dtype=self.precision.full)(y)
         return _AnchorMajor(number, dtype=self.precision.full)(y)
 
-    def _biased(
-        self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int, name: str, starts: Any = None
-    ) -> tf.Tensor:
+    def _biased(self, x: tf.Tensor, filters: int, size: int, stride: int, pad: int, name: str) -> tf.Tensor:
         """Applies a convolution with bias and the reference's initialization, Xavier uniform."""
-        bias: Any = "zeros" if starts is None else starts
-        if self.config.bias_initializer == "fan_in":
+        bias: Any = "zeros"
+        if self.config.details.bias_initializer == "fan_in":
             bound = (size * size * x.shape[-1]) ** -0.5
             bias = tf_keras.initializers.RandomUniform(-bound, bound, seed=next(self.bias_seeds))
         return PaddedConv2D(

@@ -10,19 +10,20 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.choices import CROPPED, FLIPPED, SCALED, Rule
-from common.config.clock import Clock
 from common.config.hardware import Machine
 from common.config.optimizer import Sgd
-from common.config.presets import later_machines, named, published, without_metadata
+from common.config.presets import later_machines, published, with_names, without_metadata
+from common.config.run_length import RunLength
 from common.config.schedule import Cosine, Step
 from ssd.config import Config, Data
 
 
 def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     """Lists the log header's [(key, value, metadata)] from `config`, under the keys of its ruleset."""
-    optimizer, schedule, clock = config.optimizer, config.schedule, Clock.of(config)
-    factor = config.global_batch_size / config.logged_rate_batch if config.logged_rate_batch else 1.0
-    warmup = schedule.warmup_length(clock.steps_per_epoch)
+    optimizer, schedule, run_length = config.optimizer, config.schedule, RunLength.of(config)
+    logged = config.details.logged_rate_batch
+    factor = config.global_batch_size / logged if logged else 1.0
+    warmup = schedule.warmup_length(run_length.steps_per_epoch)
     pairs: dict[str, Any] = {
         "global_batch_size": config.global_batch_size,
         "model_bn_span": config.bn_span,
@@ -31,13 +32,13 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
         "opt_base_learning_rate": float(f"{optimizer.base_learning_rate / factor:.12g}"),
         # The warmup raises the logged base rate by this factor; 0, as in NVIDIA's logs, if the log has the rate for the
         # global batch.
-        "opt_learning_rate_warmup_factor": factor if config.logged_rate_batch else 0.0,
+        "opt_learning_rate_warmup_factor": factor if logged else 0.0,
         "opt_learning_rate_warmup_steps": int(warmup),
         "opt_weight_decay": optimizer.weight_decay,
     }
     if schedule.kind == "step":
         pairs["opt_learning_rate_decay_boundary_epochs"] = list(schedule.boundaries)
-        if not config.logged_rate_batch:  # NVIDIA's PyTorch logs have the epochs under this key, too.
+        if not logged:  # NVIDIA's PyTorch logs have the epochs under this key, too.
             pairs["opt_learning_rate_decay_steps"] = list(schedule.boundaries)
     return without_metadata(pairs)
 
@@ -45,42 +46,37 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
 # Momentum as in TensorFlow 1: the velocity does not contain the rate. The loss decays every variable.
 _SGD = Sgd(momentum=0.9, weight_decay=5e-4, skip_kinds=(), scaled_momentum=True)
 
-# Google's code rounds the steps of the drops down.
-_STEPS = Step(drops_round_down=True)
-
 # --- Round v0.6. The schedules count 120,000 images per epoch. Evaluations come after 120,000 and 160,000 steps of 32
 # images, then every 20,000 steps (G6 tpu-v3-2048-ssd/ssd/ssd_constants.py: EVAL_STEPS); a block is a loop of 20,000.
 _V06 = Config(
+    source="G6 benchmarks/ssd/{name}/run_and_time.sh; mlperf_facts 1.2",
     ruleset="0.6.0",
     replicas="tpu",
     epoch_images=120000,
     eval_epochs=(32.0, 128 / 3),
     epochs_per_block=16 / 3,
     batch_norm_span=64,
-    logged_rate_batch=32,
+    implementation="google",
     space_to_depth=True,
-    data=Data(resize="legacy_bilinear", colours="tensorflow"),
 )
 _V06_1024 = replace(
     _V06,
-    source="G6 benchmarks/ssd/{name}/run_and_time.sh; mlperf_facts 1.2",
     global_batch_size=1024,
     eval_batch_size=1024,
     train_epochs=64.0,
     steps_per_block=625,
     optimizer=replace(_SGD, base_learning_rate=3e-3 * 1024 / 32),
-    schedule=replace(_STEPS, warmup_epochs=5.0, warmup_steps=585.0, boundaries=(42.6, 53.3)),
+    schedule=Step(warmup_epochs=5.0, warmup_steps=585.0, boundaries=(42.6, 53.3)),
 )
 _V06_2048 = replace(
     _V06,
-    source="G6 benchmarks/ssd/{name}/run_and_time.sh; mlperf_facts 1.2",
     global_batch_size=2048,
     eval_batch_size=2048,
     train_epochs=80.0,
     train_steps=15 * 313,
     steps_per_block=313,
     optimizer=replace(_SGD, base_learning_rate=2.5e-3 * 2048 / 32),
-    schedule=replace(_STEPS, warmup_epochs=20.0, warmup_steps=1171.0, boundaries=(56.0, 70.0)),
+    schedule=Step(warmup_epochs=20.0, warmup_steps=1171.0, boundaries=(56.0, 70.0)),
 )
 
 _V06_PRESETS = {
@@ -107,20 +103,18 @@ _V07 = Config(
     eval_epochs=(40.0, 50.0),
     epochs_per_block=5.0,
     batch_norm_span=64,
-    logged_rate_batch=32,
+    implementation="google",
     space_to_depth=True,
-    data=Data(resize="legacy_bilinear", colours="tensorflow"),
 )
 _V07_1024 = replace(
     _V07,
-    source="G7 results/{name}-TF/ssd; mlperf_facts 1.2",
     global_batch_size=1024,
     eval_batch_size=1024,
     train_epochs=64.0,
     train_steps=13 * 578,
     steps_per_block=578,
     optimizer=replace(_SGD, base_learning_rate=3.1e-3 * 1024 / 32),
-    schedule=replace(_STEPS, warmup_epochs=5.0, warmup_steps=577.0, boundaries=(40.0, 50.0)),
+    schedule=Step(warmup_epochs=5.0, warmup_steps=577.0, boundaries=(40.0, 50.0)),
 )
 
 _V100_8 = Config(
@@ -137,11 +131,10 @@ _V100_8 = Config(
     eval_epochs=(40.0, 50.0),
     epochs_per_block=5.0,
     batch_norm_span=120,
-    bias_initializer="fan_in",
+    implementation="nvidia",
     optimizer=replace(_SGD, base_learning_rate=0.0875, weight_decay=1.6e-4),
     schedule=Step(warmup_epochs=5.0, warmup_steps=650.0, boundaries=(44.0, 55.0)),
-    # Minus infinity there for "no requirement" (utils.py 146); the MXNet row's DALI compares with >=, so 0 is the same.
-    data=Data(crop_attempts=1, crop_overlaps=(-1.0, 0.1, 0.3, 0.5, 0.7, 0.9), resize="antialiased"),
+    data=Data(crop_attempts=1),
 )
 
 _V07_PRESETS = {
@@ -156,7 +149,7 @@ _V07_PRESETS = {
         train_steps=16 * 289,
         steps_per_block=289,
         optimizer=replace(_SGD, base_learning_rate=2.5e-3 * 2048 / 32),
-        schedule=replace(_STEPS, warmup_epochs=20.0, warmup_steps=1155.0, boundaries=(56.0, 70.0)),
+        schedule=Step(warmup_epochs=20.0, warmup_steps=1155.0, boundaries=(56.0, 70.0)),
     ),
     "tpu-v3-8192": replace(
         _V07,
@@ -168,7 +161,7 @@ _V07_PRESETS = {
         train_steps=21 * 145,
         steps_per_block=145,
         optimizer=replace(_SGD, base_learning_rate=1.25e-3 * 4096 / 32),
-        schedule=replace(_STEPS, warmup_epochs=25.0, warmup_steps=721.0, boundaries=(72.0, 90.0)),
+        schedule=Step(warmup_epochs=25.0, warmup_steps=721.0, boundaries=(72.0, 90.0)),
     ),
     "v100-8": _V100_8,
     "dgx-1": replace(
@@ -232,9 +225,7 @@ _CPU_PRESETS = {
         eval_epochs=(4.0,),
         image_size=96,
         num_classes=5,
-        levels="tiny",
-        candidates=50,
-        detections=50,
+        network="tiny",
         schedule=Cosine(warmup_epochs=1.0, end_learning_rate=0.0),
         data=Data(shuffle_buffer=2000, max_boxes=8, crop_sides=(0.7, 1.0), contrast=0.2),
     ),
@@ -251,23 +242,21 @@ _CPU_PRESETS = {
         quality_target=0.9,
         image_size=384,
         num_classes=2,
-        levels="small_objects",
-        candidates=200,
-        detections=100,  # COCOeval counts at most 100.
+        network="small_objects",
         schedule=Cosine(warmup_epochs=2.0, end_learning_rate=0.0),
         data=Data(shuffle_buffer=271, max_boxes=101, crop_sides=(0.5, 1.0)),
     ),
 }
 
 _PUBLISHED = published({**_V06_PRESETS, **_V07_PRESETS})
-PRESETS: dict[str, Config] = named(
+PRESETS: dict[str, Config] = with_names(
     {**_CPU_PRESETS, **_PUBLISHED, **later_machines(_PUBLISHED, ("batch 1024", "batch 1024", "batch 960"))}
 )
 
 
 def _anchor_classes(config: Config) -> int:
     """Returns the number of an image's scores: anchors times classes."""
-    cells = zip(config.anchors.per_cell, config.feature_sizes, strict=True)
+    cells = zip(config.sizes.per_cell, config.feature_sizes, strict=True)
     return config.num_classes * sum(number * size * size for number, size in cells)
 
 
@@ -292,7 +281,7 @@ def _eval_bytes(config: Config) -> float:
 
 def _weight_bytes(config: Config) -> float:
     """Returns the bytes of the heads' weights, gradients and momenta: 3 x 3 kernels for each class."""
-    channels = sum(n * c for n, c in zip(config.anchors.per_cell, (4, 8, 8, 4, 4, 4))) * config.width
+    channels = sum(n * c for n, c in zip(config.sizes.per_cell, (4, 8, 8, 4, 4, 4))) * config.width
     return 3 * 4 * 9 * channels * config.num_classes
 
 
@@ -320,7 +309,7 @@ def _rate_part(config: Config, base: Config) -> tuple[float, str]:
 
 
 HERE = Rule(
-    own="cpu-nuclei",
+    preset="cpu-nuclei",
     example_bytes=_example_bytes,
     eval_bytes=_eval_bytes,
     weight_bytes=_weight_bytes,
@@ -330,5 +319,5 @@ HERE = Rule(
     weights={"width": 64},
     enough=(200, 2000),
     background=1,
-    told={"image_size": SCALED, "data.flip": FLIPPED, "data.crop_sides": CROPPED},
+    notes={"image_size": SCALED, "data.flip": FLIPPED, "data.crop_sides": CROPPED},
 )

@@ -36,7 +36,7 @@ def serving(task: Task, model: tf_keras.Model, labels: Sequence[str]) -> Serving
             "boxes": tf.clip_by_value(tf.cast(detections["boxes"], tf.float32), 0.0, 1.0) * scale,
             "scores": tf.cast(detections["scores"], tf.float32),
             "classes": detections["classes"],
-            "names": contract.named(detections["classes"], labels, config.num_classes),
+            "names": contract.class_names(detections["classes"], labels, config.num_classes),
         }
 
     core = {"image": tf.TensorSpec([1, size, size, 3], tf.uint8, "image")}

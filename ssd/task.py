@@ -41,22 +41,22 @@ class Task(task.Task):
     def loss(self, model: tf_keras.Model, batch: Batch) -> Mapping[str, WeightedSum]:
         codes, logits = self._outputs(model, batch, training=True)
         anchors = tf.constant(anchors_of(self.config), codes.dtype)
-        own = self._spatial.own_images
-        boxes, classes, weight = (own(batch[name]) for name in ("boxes", "classes", "weight"))
-        wanted = multibox.targets(tf.cast(boxes, codes.dtype), classes, anchors, self.config.match_overlap)
-        losses = multibox.per_image(codes, logits, wanted, self.config.negatives_per_positive)
+        local_images = self._spatial.local_images
+        boxes, classes, weight = (local_images(batch[name]) for name in ("boxes", "classes", "weight"))
+        targets = multibox.targets(tf.cast(boxes, codes.dtype), classes, anchors, self.config.match_overlap)
+        losses = multibox.per_image(codes, logits, targets, self.config.negatives_per_positive)
         weight = tf.cast(weight, codes.dtype)
         return {"multibox": WeightedSum(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))}
 
     def evaluate(self, model: tf_keras.Model, batch: Batch) -> Outputs:
         detections = self.detect(model, batch["image"])
-        own = {
+        outputs = {
             "boxes": tf.cast(detections.boxes, tf.float32),
             "scores": tf.cast(detections.scores, tf.float32),
             "classes": detections.classes,
         }
         count = batch["image"].shape[0]
-        arrays = {name: self._spatial.all_images(x, count) for name, x in own.items()}
+        arrays = {name: self._spatial.all_images(x, count) for name, x in outputs.items()}
         arrays |= {name: batch[name] for name in ("image_id", "weight")}
         return Outputs(arrays=arrays)
 
@@ -73,15 +73,12 @@ class Task(task.Task):
             tf.nn.softmax(logits)[..., 1:],
             config.score_threshold,
             config.suppression_overlap,
-            config.candidates,
-            config.detections,
+            config.sizes.candidates,
+            config.sizes.detections,
         )
 
     def labels(self) -> Sequence[str]:
-        described = super().labels()
-        if described or not self.data_dir:
-            return described
-        return coco_records.labels(coco_records.annotation_file(self.config, self.data_dir))
+        return super().labels() or coco_records.labels(self.config, self.data_dir)
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
         from common.detection import coco_eval
@@ -90,9 +87,11 @@ class Task(task.Task):
         once = coco_eval.each_image_once(annotations, arrays)
         ids = sorted(coco_eval.ground_truth(annotations).cats)
         results = coco_eval.box_results(annotations, once, ids)
-        found = coco_eval.average_precision(annotations, results, "bbox")
-        details = {name: found[name] for name in ("AP50", "AP75", "AP_small", "AP_medium", "AP_large")}
-        return Quality(found["AP"], self.config.met(found["AP"]), details, coco_eval.by_class(found))
+        scores = coco_eval.average_precision(annotations, results, "bbox")
+        details = {name: scores[name] for name in ("AP50", "AP75", "AP_small", "AP_medium", "AP_large")}
+        return Quality(
+            scores["AP"], self.config.meets_target(scores["AP"]), details, coco_eval.by_class(scores)
+        )
 
     def _outputs(self, model: tf_keras.Model, batch: Batch, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         codes, logits = model(pipeline.normalize(batch["image"], self._precision.compute), training=training)

@@ -34,7 +34,7 @@ def _described() -> dict[str, dict[str, str]]:
     for path in _HERE.glob("*.json"):
         fields = read(path)
         sizes = fields.pop("sizes", {path.stem: {}})
-        descriptions |= {name: fields | own for name, own in sizes.items()}
+        descriptions |= {name: fields | changes for name, changes in sizes.items()}
     return descriptions
 
 

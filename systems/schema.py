@@ -64,9 +64,8 @@ _LONG = ("Available cloud", "Available on-premise", "Preview", "Research, Develo
 
 # Placeholders that submitters forget to replace, as seen in published v0.6 and v0.7 descriptions.
 _PLACEHOLDERS = frozenset({"todo", "tbd", "fixme", "xxx", "-", "?", "n/a", "na", "none", "null", "cpuname"})
-_NEVER_PLACEHOLDER = frozenset(
-    {"hw_notes", "sw_notes", "accelerator_model_name"}
-)  # "none" and "N/A" carry information
+# "none" and "N/A" carry information
+_NEVER_PLACEHOLDER = frozenset({"hw_notes", "sw_notes", "accelerator_model_name"})
 # The fields that system_desc_checker.py joins into a table row. Every round accepts numbers in the others.
 IN_TABLE = frozenset(
     ("submitter", "system_name", "host_processor_model_name", "host_processor_core_count")
@@ -92,8 +91,8 @@ def statuses(ruleset: str = "0.7.0") -> tuple[str, ...]:
 
 def status_in(ruleset: str, status: object) -> str:
     """Returns a short status ("onprem") in the words of a round; anything else unchanged, as text."""
-    known = statuses(ruleset)
-    return known[_SHORT.index(status)] if known == _LONG and status in _SHORT else str(status)
+    words = statuses(ruleset)
+    return words[_SHORT.index(status)] if words == _LONG and status in _SHORT else str(status)
 
 
 def validate(description: object, ruleset: str = "0.7.0", *, submission: bool = True) -> list[str]:

@@ -19,7 +19,7 @@ import pytest
 from mlperf_logging.compliance_checker import mlp_compliance
 
 from common.config import overrides
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.train import events
 from timetotrain.run import mllog
@@ -77,15 +77,15 @@ def preset_of(name: str) -> RunConfig:
 def header(config: RunConfig, path: str = "", value: str = "") -> dict[str, Any]:
     """{key: value} of the log header of `config`, after `--config.PATH=VALUE` where a path is given."""
     changed = overrides.override(config, path, value) if path else config
-    return {key: said for key, said, _ in hyperparameters(changed)}
+    return {key: field for key, field, _ in hyperparameters(changed)}
 
 
 def decay_end(config: RunConfig) -> int:
     """The step at which the decay of `config` ends."""
-    clock = Clock.of(config)
+    run_length = RunLength.of(config)
     if hasattr(config.schedule, "decay_end"):
-        return config.schedule.decay_end(clock.steps_per_epoch, clock.train_steps)
-    return clock.train_steps
+        return config.schedule.decay_end(run_length.steps_per_epoch, run_length.train_steps)
+    return run_length.train_steps
 
 
 def assert_follows_legw(config: RunConfig, base: RunConfig, k: float) -> None:
@@ -98,9 +98,9 @@ def assert_follows_legw(config: RunConfig, base: RunConfig, k: float) -> None:
 
 def assert_the_flag_gives(config: RunConfig, base: RunConfig, k: int) -> None:
     """Asserts that `--config.legw=k` turns `base` into the preset `config`, and that `--config.legw=1/k` reverts it."""
-    got = overrides.override(base, "legw", str(k))
-    assert dataclasses.replace(got, system="", source="") == dataclasses.replace(config, system="", source="")
-    back = overrides.override(got, "legw", str(1 / k))
+    new = overrides.override(base, "legw", str(k))
+    assert dataclasses.replace(new, system="", source="") == dataclasses.replace(config, system="", source="")
+    back = overrides.override(new, "legw", str(1 / k))
     assert (back.global_batch_size, back.schedule) == (base.global_batch_size, base.schedule)
     rate = base.optimizer.base_learning_rate
     assert back.optimizer.base_learning_rate == pytest.approx(rate)
@@ -108,7 +108,7 @@ def assert_the_flag_gives(config: RunConfig, base: RunConfig, k: int) -> None:
 
 def assert_the_header_says_what_runs(config: RunConfig) -> None:
     """Asserts that the header omits fields that the run does not use, e.g. the momentum of a solver without one."""
-    steps = Clock.of(config).steps_per_epoch
+    steps = RunLength.of(config).steps_per_epoch
     schedule = dataclasses.replace(config.schedule, warmup_steps=2 * steps)
     warmed = header(dataclasses.replace(config, schedule=schedule))
     assert warmed["opt_learning_rate_warmup_epochs"] == pytest.approx(2.0)
@@ -149,7 +149,7 @@ def scripted_log(
     out.init_stop(resumed)
     at = start
     out.record(events.RunStarted(at, 0))
-    blocks = list(Clock.of(config).blocks())
+    blocks = list(RunLength.of(config).intervals())
     blocks = blocks[: blocks[stop_at].index + 1]
     target = config.logged_target
     reached = target if reached is None else reached
@@ -311,8 +311,8 @@ def values(path: pathlib.Path, key: str) -> list:
 
 def untimed(path: pathlib.Path) -> list[dict]:
     """The records of a log that equal runs share, without times and the keys in SEED_KEYS."""
-    kept = [{k: v for k, v in record.items() if k != "time_ms"} for record in records(path)]
-    return [record for record in kept if record["key"] not in SEED_KEYS]
+    lines = [{k: v for k, v in record.items() if k != "time_ms"} for record in records(path)]
+    return [record for record in lines if record["key"] not in SEED_KEYS]
 
 
 def line(key: str, value: Any = None, time_ms: int = 0, **metadata: Any) -> str:
@@ -333,7 +333,7 @@ def plain(text: str) -> str:
     return _VARIES.sub("N", text)
 
 
-def missing(shown: str, printed: str) -> list[str]:
+def missing(expected: str, printed: str) -> list[str]:
     """Returns the lines of `shown` that `printed` lacks; a line that ends in "..." may go on."""
     have = plain(printed).splitlines()
 
@@ -341,4 +341,4 @@ def missing(shown: str, printed: str) -> list[str]:
         start, dots, _ = plain(line).partition("...")
         return any(text.startswith(start) if dots else text.rstrip() == start.rstrip() for text in have)
 
-    return [line for line in shown.splitlines() if not is_there(line)]
+    return [line for line in expected.splitlines() if not is_there(line)]

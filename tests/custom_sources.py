@@ -129,9 +129,8 @@ def sentences(folder: Path, count: int = 300) -> tuple[Path, Path]:
 def with_matrix(path: Path, target: Path, a: int, b: int, c: int, d: int) -> Path:
     """A copy of an mp4 file whose display matrix shows a stored pixel (x, y) at (a x + c y, b x + d y)."""
     data = path.read_bytes()
-    at = (
-        data.index(b"tkhd") + 4 + 40
-    )  # ISO/IEC 14496-12: version, times, track, duration, layer, volume before it.
+    # ISO/IEC 14496-12: version, times, track, duration, layer, volume before it.
+    at = data.index(b"tkhd") + 4 + 40
     matrix = struct.pack(">9i", *(v << 16 for v in (a, b, 0, c, d, 0, 0, 0)), 1 << 30)
     target.write_bytes(data[:at] + matrix + data[at + len(matrix) :])
     return target

@@ -30,19 +30,14 @@ GROUPS = ("weights", "biases", "norms")
 WRITE = "WRITE_DIFFERENCES"  # Variable of the environment: the file that `hold` adds to.
 # Part -> the fields of a configuration that a row must share with the row that stands for it.
 SETTINGS = {
-    "input": ("data",),
-    "targets": ("geometry", "match_overlap", "rpn_inside"),
-    "evaluation": (
-        "decode",
-        "geometry",
-        "score_threshold",
-        "suppression_overlap",
-        "candidates",
-        "detections",
-        "network",
+    "input": (
+        *("data", "details.resize", "details.colors", "details.crop_overlaps"),
+        *("details.min_object_covered", "details.aspect_range", "details.max_attempts"),
     ),
+    "targets": ("details.geometry", "details.rpn_inside", "match_overlap"),
+    "evaluation": ("decode", "details.geometry", "network"),
 }
-_ELSEWHERE = ("cache", "shuffle_buffer", "private_threads")  # What leaves the pixels alone.
+_ELSEWHERE = ("cache", "shuffle_buffer")  # What leaves the pixels alone.
 # (benchmark, part, framework) -> why no test measures it.
 UNMEASURED = {
     ("gnmt", "input", "TensorFlow"): "lengths and buckets only; no pixels",
@@ -57,7 +52,7 @@ UNMEASURED = {
         "input",
         "JAX",
     ): "packed by tensor2tensor's rule, as tests of transformer/packing.py hold",
-    ("transformer", "input", "PyTorch"): "packed as Google's rows, where NV pads pairs of like length",
+    ("transformer", "input", "PyTorch"): "packed as Google's rows, where NVIDIA pads pairs of like length",
     (
         "transformer",
         "evaluation",
@@ -73,8 +68,8 @@ UNMEASURED = {
         "input",
         "MXNet",
     ): "DALI's crops and colors, of which `dgx-1`'s PyTorch is the nearest transcription",
-    ("resnet", "input", "TensorFlow"): "`legw-*` are this project's; the paper has no code",
-    ("tsm_kinetics", "evaluation", "PyTorch"): "a mean of probabilities",
+    ("resnet", "input", "TensorFlow"): "the LEGW paper has no code for `legw-*`",
+    ("tsm_kinetics", "evaluation", "PyTorch"): "both take the mean of probabilities",
 }
 
 # (row, what a test measures) -> its effect: what the source does, what it changes; "{}" is the largest share.
@@ -82,35 +77,35 @@ EFFECTS = {
     (
         "maskrcnn/dgx-1",
         "second image",
-    ): "NV (v0.7) compares all of a GPU's images with the first one's best overlaps: {} of the "
-    "others' objects of 12 to 60 pixels are no anchor's; ours matches each image by itself",
+    ): "NVIDIA (v0.7) compares all of a GPU's images with the first image's best overlaps, so {} of the other "
+    "images' objects of 12 to 60 pixels have no anchor; our code matches each image by itself",
     (
         "maskrcnn/dgx-1",
         "ROIAlign",
-    ): "NV's ROIAlign ends at the last pixel's corner, ours a pixel later: {} of white "
-    "noise's pooled values (root mean square, boxes of 30 to 60 pixels)",
+    ): "NVIDIA's ROIAlign ends at the last pixel's corner, ours a pixel later, which changes pooled white noise by {} "
+    "(root mean square, boxes of 30 to 60 pixels)",
     (
         "maskrcnn/dgx-1",
         "scaled ends",
-    ): "NV scales a box's last pixel, ours its edge: {} of a 32-pixel box's overlap",
+    ): "NVIDIA scales a box's last pixel, we scale its edge: the overlap of a 32-pixel box changes by {}",
     (
         "gnmt/dgx-1",
         "coverage",
-    ): "NV leaves the coverage's attention at its place in the beam, ours follows its "
+    ): "NVIDIA leaves the coverage's attention at its place in the beam, ours follows the "
     "hypothesis: {} of random sentences get another translation",
     (
         "resnet/v100-8",
         "evaluation",
-    ): "JAX and Keras take plain means of both moments: variances up to {} smaller, of "
-    "spans of 64 images with nothing in common",
+    ): "JAX and Keras take plain means of both moments, which makes variances up to {} smaller for "
+    "unrelated spans of 64 images",
     (
         "resnet/tpu-v3-2048",
         "evaluation",
-    ): "G6 and MXNet evaluate each replica with its own averages: variances up to {} off",
+    ): "Google's v0.6 code and MXNet evaluate each replica with its own averages: variances differ by up to {}",
 }
 
 
-def _kept(value: float) -> float:
+def _rounded(value: float) -> float:
     """`value` with two digits, rounded up; rounding errors of float64 are 0."""
     if value < 1e-9:
         return 0.0
@@ -125,11 +120,11 @@ def hold(row: str, part: str, value: float) -> None:
         with open(path, "a") as file:
             file.write(json.dumps([row, part, float(value)]) + "\n")
         return
-    assert value <= max(2 * known()[row][part], 1e-9), f"{part} of {row} differs by {value}"
+    assert value <= max(2 * records()[row][part], 1e-9), f"{part} of {row} differs by {value}"
 
 
 @functools.cache
-def known() -> dict[str, dict[str, float]]:
+def records() -> dict[str, dict[str, float]]:
     """{row: {part: its largest difference}}."""
     return json.loads(FILE.read_text())
 
@@ -137,7 +132,7 @@ def known() -> dict[str, dict[str, float]]:
 def _settings(row: str, part: str) -> list[Any]:
     config, values = preset_of(row), []
     for field in SETTINGS[part]:
-        value = getattr(config, field, None)
+        value = functools.reduce(lambda at, name: getattr(at, name, None), field.split("."), config)
         if dataclasses.is_dataclass(value):
             value = {k: v for k, v in dataclasses.asdict(value).items() if k not in _ELSEWHERE}
         values.append(value)
@@ -148,15 +143,15 @@ def _settings(row: str, part: str) -> list[Any]:
 
 def stand_in(row: str, part: str) -> str | None:
     """The row of the same framework and settings whose part is measured."""
-    same = (r for r in known() if part in known()[r] and _settings(r, part) == _settings(row, part))
+    same = (r for r in records() if part in records()[r] and _settings(r, part) == _settings(row, part))
     return next(same, None)
 
 
-def _shown(part: str, names: list[str]) -> str:
+def _label(part: str, names: list[str]) -> str:
     of = {stand_in(name, part) for name in names}
     if None in of:
         return "read" if part != "targets" else ""
-    value = max(known()[name][part] for name in of)
+    value = max(records()[name][part] for name in of)
     return "0" if not value else f"{value:.1g}"
 
 
@@ -176,26 +171,26 @@ def table() -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (benchmark, code, losses, clips, exchange, _), names in groups.items():
-        update = " ".join(f"{max(known()[n][group] for n in names):.0e}" for group in GROUPS)
-        parts = " | ".join(_shown(part, names) for part in SETTINGS)
+        update = " ".join(f"{max(records()[n][group] for n in names):.0e}" for group in GROUPS)
+        parts = " | ".join(_label(part, names) for part in SETTINGS)
         logged = [n for n in names if n in test_headers.PUBLISHED]
         log = str(sum(len(test_headers._differences(n)) for n in logged)) if logged else "none"
-        shown = [f"`{n.partition('/')[2]}`" for n in names]
-        which = ", ".join(shown) if len(names) < 3 else f"{shown[0]} to {shown[-1]}, {len(names)}"
+        labels = [f"`{n.partition('/')[2]}`" for n in names]
+        which = ", ".join(labels) if len(names) < 3 else f"{labels[0]} to {labels[-1]}, {len(names)}"
         lines.append(
             f"| {benchmark} | {code} | {which} | {losses} | {clips} | {exchange} | {update} | {parts} | {log} |"
         )
-    lines += ["", "Larger differences of the update have a reason:\n"]
+    lines += ["", "These larger differences of the update have a reason:\n"]
     reasons = collections.defaultdict(list)
     for name, of_groups in sorted(sources.DIFFERENT.items()):
         for group, (_, why) in of_groups.items():
             reasons[group, why].append(f"`{name}`")
     lines += [f"- {', '.join(names)}, {group}: {why}." for (group, why), names in reasons.items()]
-    lines += ["", "Differences that were kept, and their effects:\n"]
+    lines += ["", "Our steps keep these differences; each line has the effect:\n"]
     lines += [
-        f"- {text.format(f'{100 * known()[row][part]:.2g} %')}." for (row, part), text in EFFECTS.items()
+        f"- {text.format(f'{100 * records()[row][part]:.2g} %')}." for (row, part), text in EFFECTS.items()
     ]
-    lines += ["", "Parts that were read only:\n"]
+    lines += ["", "No test measures these parts; we compared them by reading the code:\n"]
     read = collections.defaultdict(list)
     for (benchmark, part, code), why in UNMEASURED.items():
         read[benchmark, part, why].append(code)
@@ -205,13 +200,13 @@ def table() -> str:
 
 def keep(lines: list[str]) -> None:
     """Writes the file and the page from the lines that `hold` wrote."""
-    found: dict[str, dict[str, float]] = {}
+    by_row: dict[str, dict[str, float]] = {}
     for row, part, value in map(json.loads, lines):
-        of_row = found.setdefault(row, {})
-        of_row[part] = max(of_row.get(part, 0.0), _kept(value))
-    shown = (f" {json.dumps(row)}: {json.dumps(parts)}" for row, parts in sorted(found.items()))
-    FILE.write_text("{\n" + ",\n".join(shown) + "\n}\n")
-    known.cache_clear()
+        of_row = by_row.setdefault(row, {})
+        of_row[part] = max(of_row.get(part, 0.0), _rounded(value))
+    rows = (f" {json.dumps(row)}: {json.dumps(parts)}" for row, parts in sorted(by_row.items()))
+    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    records.cache_clear()
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2])
 

@@ -1,6 +1,6 @@
 """Replaces a part of a network or task by a faulty one: a test whose target a faulty network reaches tests nothing.
 
-In a test, `inject("gnmt", "attend", monkeypatch.setattr)`. `python -m tests.faulty BENCHMARK FAULT FLAGS` runs
+In a test, `inject("mnist", "recurrent", monkeypatch.setattr)`. `python -m tests.faulty BENCHMARK FAULT FLAGS` runs
 `python -m BENCHMARK FLAGS` with the fault.
 """
 
@@ -88,11 +88,11 @@ def _ssd_anchor_shift(patch: Patch) -> None:
     whole, anchors = task.Task.detect, task.anchors_of
 
     def shifted(config: Any) -> np.ndarray:
-        counts = [n * s * s for n, s in zip(config.anchors.per_cell, config.feature_sizes)]
-        cells = np.repeat([step / 300 for step in config.anchors.steps], counts)
-        found = anchors(config)
-        found[:, :2] += cells[:, None]
-        return found
+        counts = [n * s * s for n, s in zip(config.sizes.per_cell, config.feature_sizes)]
+        cells = np.repeat([step / 300 for step in config.sizes.steps], counts)
+        boxes = anchors(config)
+        boxes[:, :2] += cells[:, None]
+        return boxes
 
     def detect(self: task.Task, *arguments: Any) -> Any:
         task.anchors_of = shifted
@@ -109,10 +109,10 @@ def _maskrcnn_anchor_shift(patch: Patch) -> None:
     from maskrcnn import detect, model
 
     def shifted(config: Any, *shape: int) -> Any:
-        found = model.anchors(config, *shape)
-        for level, anchors in enumerate(found, config.min_level):
+        levels = model.anchors(config, *shape)
+        for level, anchors in enumerate(levels, config.min_level):
             anchors[:, :2] += 2**level
-        return found
+        return levels
 
     patch(detect, "networks", types.SimpleNamespace(anchors=shifted))
 

@@ -52,8 +52,8 @@ class Source:
             "means": [len(weights) * w.sum() for w in weights],
         }[self.combined]
         total = None
-        for own, divisor in zip(losses, divisors, strict=True):
-            gradient = own.sum(0) / divisor
+        for slopes, divisor in zip(losses, divisors, strict=True):
+            gradient = slopes.sum(0) / divisor
             gradient = gradient * self.replica_clip(np.sqrt((gradient**2).sum()))
             if self.exchange == "bf16":
                 gradient = gradient.astype(tf.bfloat16.as_numpy_dtype)
@@ -73,10 +73,8 @@ DIFFERENT["resnet/tpu-v3-32-v0.7"] = DIFFERENT["resnet/v100-8"]
 DIFFERENT["resnet/dgx-2h-32"] = DIFFERENT["resnet/dgx-1"]
 
 _KERNELS, _ALL = ("kernel",), ("kernel", "bias", "norm")
-_OUTPUT_BIAS = (
-    "kernel",
-    "bias",
-)  # NV resnet mxnet/common/fit.py 412-417, set_wd_mult: the classifier's bias decays.
+# NV resnet mxnet/common/fit.py 412-417, set_wd_mult: the classifier's bias decays.
+_OUTPUT_BIAS = ("kernel", "bias")
 
 # -- updates: slots start empty, at 0 ---------------------------------------------------------------------------------
 
@@ -355,15 +353,15 @@ def legw(batch: int, k: int) -> Source:
 @functools.cache
 def rows() -> dict[str, Source]:
     """{BENCHMARK/PRESET: what its source's code does} of all rows that a source has published."""
-    found = {}
+    by_name = {}
     for name, row in PUBLISHED.items():
         benchmark, _, system = name.partition("/")
-        found[name] = globals()[benchmark](system, row["values"], row.get("flags") or {})
+        by_name[name] = globals()[benchmark](system, row["values"], row.get("flags") or {})
     for name, config in importlib.import_module("tsm_kinetics.presets").PRESETS.items():
         if name.startswith("summit"):
-            found[f"tsm_kinetics/{name}"] = tsm(config.global_batch_size)
+            by_name[f"tsm_kinetics/{name}"] = tsm(config.global_batch_size)
     for i in range(6):
-        found[f"resnet/legw-{1024 * 2**i}"] = legw(1024 * 2**i, 2**i)
-    found["resnet/tpu-v3-2048-unscaled"] = unscaled(31.2, 25, 2983, 0.9)
-    found["resnet/tpu-v3-2048-unscaled-tuned"] = unscaled(29.0, 18, 2512, 0.929)
-    return found
+        by_name[f"resnet/legw-{1024 * 2**i}"] = legw(1024 * 2**i, 2**i)
+    by_name["resnet/tpu-v3-2048-unscaled"] = unscaled(31.2, 25, 2983, 0.9)
+    by_name["resnet/tpu-v3-2048-unscaled-tuned"] = unscaled(29.0, 18, 2512, 0.929)
+    return by_name

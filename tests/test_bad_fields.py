@@ -13,13 +13,14 @@ BAD = {
     "resnet/tpu-v4-512": """
         model=resnet5 config.model='resnet5': unknown (did you mean resnet50?); known: resnet50, alexnet_bn
         optimizer.name=adam unknown (did you mean adamw
-        kernel_initializer=he config.kernel_initializer='he': unknown
+        implementation=keras config.implementation='keras': unknown
         data.cache=ram config.data.cache='ram': unknown
         data.resize=area config.data.resize='area': unknown
         num_classes=0 config.num_classes=0: must be at least 1
         label_smoothing=1 config.label_smoothing=1.0: must be at least 0 and below 1
         image_size=225 config.space_to_depth=True needs an even config.image_size, not 225
         model=alexnet_bn;image_size=66 config.image_size=66: alexnet_bn needs at least 67
+        model=alexnet_bn;width=12 multiple of 8
         data.area_range=1,0.5 config.data.area_range=(1.0, 0.5): must be two numbers
         batch_norm_span=24 config.batch_norm_span=24 does not group 512 replicas of 16 images
         batch_norm_span=3 use a divisor of 16, or 16 times a divisor of 512
@@ -32,24 +33,19 @@ BAD = {
         num_classes=1 config.num_classes=1: the background and one class at least
         image_size=301 config.space_to_depth=True needs an even config.image_size, not 301
         image_size=150 config.image_size=150: feature maps of
-        levels=9 config.levels='9': unknown; known: published, tiny, small_objects
+        network=9 config.network='9': unknown; known: published, tiny, small_objects
         batch_norm_span=24 config.batch_norm_span=24 does not group 512 replicas of 4 images
         data.max_boxes=0 config.data.max_boxes=0: must be at least 1
     """,
     "maskrcnn/tpu-v4-512": """
         optimizer.name=lars config.optimizer.name='lars': Mask R-CNN is published with sgd only
         data.cache=ram config.data.cache='ram': unknown
-        loss_divisors=sample config.loss_divisors='sample': unknown (did you mean sampled?); known: positives, sampled
+        implementation=ours config.implementation='ours': unknown; known: plain, google, nvidia
         batch_norm=sync config.batch_norm='sync': unknown; known: frozen, span
+        batch_norm=span;batch_norm_span=3 config.batch_norm_span=3 does not group
         num_classes=1 config.num_classes=1: the background and one class at least
-        padded_size=832,1300 config.padded_size=(832, 1300) does not hold images of
-        padded_size=840,1344 config.padded_size=(840, 1344): must be multiples of 64
-        padded_size=1344,832 config.padded_size=(1344, 832): must be two sides, the shorter one first
+        short_side=1334 config.short_side=1334: must be at most config.long_side=1333
         network=big config.network='big': unknown; known: published, tiny, small_objects
-        anchor_scale=0 config.anchor_scale=0.0: must be from 0.1 to 10000
-        score_threshold=1 config.score_threshold=1.0: must be at least 0 and below 1
-        batch_norm_epsilon=0 config.batch_norm_epsilon=0.0: must be positive
-        batch_norm=span config.freeze=True: not with config.batch_norm='span'
         data.deterministic=False data.deterministic
         eval_workers=-1 config.eval_workers=-1: must be at least 0
     """,
@@ -64,6 +60,24 @@ BAD = {
         data.jitter=1 config.data.jitter=1.0: must be at least 0 and below 1
         data.scales=1.5 config.data.scales=(1.5,): give numbers
         num_classes=0 config.num_classes=0: must be at least 1
+    """,
+    "transformer/tpu-v4-512": """
+        width=1000 config.width=1000 does not divide into 16 heads
+        layers=0 config.layers=0: must be at least 1
+        relu_dropout=1 config.relu_dropout=1.0: must be at least 0 and below 1
+        dropout_generator=dice config.dropout_generator='dice': unknown; known: counter, hardware
+        optimizer.name=sgd config.optimizer.name='sgd': unknown; known: adam, lazy_adam
+        decode.source_length=257 config.decode.source_length=257: must be 1..256
+        decode.alpha=-1 config.decode: extra_length=50, alpha=-1.0
+    """,
+    "gnmt/tpu-v4-512": """
+        wiring=googel config.wiring='googel': unknown (did you mean google?); known: reference, google
+        smoothing_over=other unknown (did you mean others?); known: all, others
+        layers=1 config.layers=1: must be at least 2
+        dropout=1 config.dropout=1.0: must be at least 0 and below 1
+        bucket_limits=5,5,8 config.bucket_limits=[5, 5, 8]: must be positive and ascend
+        bucket_limits=5,7 must end with config.max_sequence_length=48: give both
+        decode.target_length=0 target_length=0: must be
     """,
     "mnist/cpu-128": """
         model=cmn known: lstm, mlp, cnn

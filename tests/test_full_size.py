@@ -82,32 +82,32 @@ def test_takes_a_step(benchmark: str, system: str, flags: list[str]) -> None:
 @pytest.mark.parametrize("system", list(large_batch_presets.PRESETS))
 def test_presets_of_the_large_batch_papers_build(system: str) -> None:
     config = PRESETS[system]
-    said = describe(Task(config, None), hyperparameters(config))
-    assert said["parameters"] == (60_965_224 if config.model == "alexnet_bn" else 25_557_032)
-    assert said["global_batch_size"] == config.global_batch_size
-    assert said["train_steps"] == config.train_steps or config.train_epochs == 90
+    facts = describe(Task(config, None), hyperparameters(config))
+    assert facts["parameters"] == (60_965_224 if config.model == "alexnet_bn" else 25_557_032)
+    assert facts["global_batch_size"] == config.global_batch_size
+    assert facts["train_steps"] == config.train_steps or config.train_epochs == 90
 
 
 @pytest.mark.e2e
 def test_the_transformer_has_the_published_parameters() -> None:
-    told = output("transformer", "--describe", "--system=tpu-v3-2048")
-    assert told["parameters"] == 210_804_736  # 210.8 M (docs/sources.md, mlperf 2).
-    assert told["quality_target"] == 25.0 and told["train_steps"] == 1897
+    facts = output("transformer", "--describe", "--system=tpu-v3-2048")
+    assert facts["parameters"] == 210_804_736  # 210.8 M (docs/sources.md, mlperf 2).
+    assert facts["quality_target"] == 25.0 and facts["train_steps"] == 1897
 
 
 def test_tsm_describes_itself_without_data() -> None:
-    told = output("tsm_kinetics", "--system=summit-256", "--describe", "--config.model=i3d_3x3x3")
-    assert (told["model"], told["parameters"]) == ("i3d_3x3x3", 47_018_576)
-    assert told["forward_macs_per_example"] == pytest.approx(40e9, rel=0.01)
-    assert (told["global_batch_size"], told["steps_per_epoch"], told["train_steps"]) == (12288, 20, 1957)
-    assert told["quality_target"] == 0.74
+    facts = output("tsm_kinetics", "--system=summit-256", "--describe", "--config.model=i3d_3x3x3")
+    assert (facts["model"], facts["parameters"]) == ("i3d_3x3x3", 47_018_576)
+    assert facts["forward_macs_per_example"] == pytest.approx(40e9, rel=0.01)
+    assert (facts["global_batch_size"], facts["steps_per_epoch"], facts["train_steps"]) == (12288, 20, 1957)
+    assert facts["quality_target"] == 0.74
 
 
 # Runs in its own process, whose peak memory is this step's; Linux reports kilobytes.
 STEPS = """
 import dataclasses, json, resource, time
 import tensorflow as tf
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.layers.precision import precision
 from common.distributed.replicas.single import Single
 from common.train.state import State
@@ -121,7 +121,7 @@ config = dataclasses.replace(
 )
 task = Task(config, None)
 state = State(task, Single(), precision("fp32"))
-step = make_train_step(task, state, Clock.of(config))
+step = make_train_step(task, state, RunLength.of(config))
 for batch, shape in zip(task.synthetic_input(1), config.shapes):
     batch = {name: tf.constant(x.numpy()) for name, x in batch.items()}
     assert tuple(batch["image"].shape) == (1, *shape, 3)

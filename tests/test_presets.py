@@ -101,7 +101,7 @@ def names_in(path: pathlib.Path) -> Names:
 def expressions(node: ast.AST, path: pathlib.Path) -> Iterator[tuple[str | None, ast.AST, pathlib.Path]]:
     """(name, expression, file) of each preset of a table; the name is None where one expression makes several."""
     match node:
-        case ast.Call(func=ast.Name(id="named" | "published"), args=[table]):
+        case ast.Call(func=ast.Name(id="with_names" | "published"), args=[table]):
             yield from expressions(table, path)
         case ast.Name(id=table):
             yield from expressions(names_in(path)[table], path)
@@ -132,10 +132,10 @@ def test_a_preset_is_read_in_one_file_with_at_most_two_hops(benchmark: str) -> N
     """A reader goes from a preset to its base or optimizer, then to the names in that, no further, and in one file."""
     path = ROOT / benchmark / "presets.py"
     actual = list(expressions(ast.Name(id="PRESETS"), path))
-    written = [name for name, _, _ in actual if name]
+    names = [name for name, _, _ in actual if name]
     presets = [name for b, name in EVERY if b == benchmark]
-    families = len(actual) - len(written)
-    assert [name for name in presets if not families or name in written] == written
+    families = len(actual) - len(names)
+    assert [name for name in presets if not families or name in names] == names
     far = {name or ast.unparse(node): hops(node, names_in(file)) for name, node, file in actual}
     assert max(far.values()) <= 2, {name: n for name, n in far.items() if n > 2}
 
@@ -166,7 +166,7 @@ ROWS = {
     "b200-8": "dgx-1",
 }  # fmt: skip
 # What such a preset may have of its own: the backend, and what a machine's memory, cores and number format decide.
-OWN = {"system", "hardware", "source", "division", "replicas", "private_threads"}
+OWN = {"system", "hardware", "source", "division", "replicas"}
 OWN_OF_GPUS = OWN | {"precision", "loss_scale", "accumulation_steps"}
 # A single GPU sums the gradients of the row's batch in parts, and evaluates smaller batches.
 OWN_OF_A_GPU = OWN_OF_GPUS | {"num_replicas", "eval_batch_size"}
@@ -181,8 +181,8 @@ def test_a_preset_of_a_machine_without_submissions_has_the_values_of_its_row(
     assert (config.division, config.replicas, config.hardware) == ("open", "pjrt", name)
     values, published = list(fields_of(config)), list(fields_of(row))
     differ = {mine[0] for mine, theirs in zip(values, published, strict=True) if mine != theirs}
-    own = OWN if name.startswith("tpu") else OWN_OF_A_GPU if name.endswith("-1") else OWN_OF_GPUS
-    assert differ <= own
+    allowed = OWN if name.startswith("tpu") else OWN_OF_A_GPU if name.endswith("-1") else OWN_OF_GPUS
+    assert differ <= allowed
 
 
 @pytest.mark.parametrize(("benchmark", "name"), MLPERF)
@@ -199,8 +199,8 @@ def test_the_closed_rules_that_a_preset_breaks_are_pinned(
             smoke_run=False,
             quality_target=TARGETS[benchmark].get(ruleset, config.quality_target),
         )
-        found = broken_rules(closed, tmp_path / f"{ruleset}.txt")
-        assert found == set(broken.get(column, [])), column
+        rules = broken_rules(closed, tmp_path / f"{ruleset}.txt")
+        assert rules == set(broken.get(column, [])), column
 
 
 @pytest.mark.parametrize(("benchmark", "name"), MLPERF)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.distributed.weight_update import WholeUpdate
 from common.train import gradients
@@ -34,13 +34,15 @@ REPLICAS, EXAMPLES = 4, 4
 
 def _steps(config: RunConfig) -> list[range]:
     """Windows of the run: its first steps, those around the warmup's end and each drop, and its last: 200 in all."""
-    clock, schedule = Clock.of(config), config.schedule
-    ends = [schedule.warmup_length(clock.steps_per_epoch)]
+    run_length, schedule = RunLength.of(config), config.schedule
+    ends = [schedule.warmup_length(run_length.steps_per_epoch)]
     if schedule.kind == "step":
-        ends += [epoch * clock.steps_per_epoch for epoch in schedule.boundaries]
+        ends += [epoch * run_length.steps_per_epoch for epoch in schedule.boundaries]
     if schedule.kind == "gnmt":
         ends += [schedule.decay_start_step + i * schedule.decay_interval for i in range(2)]
-    last = min(clock.train_steps, decay_end(config) if schedule.kind == "poly" else clock.train_steps)
+    last = min(
+        run_length.train_steps, decay_end(config) if schedule.kind == "poly" else run_length.train_steps
+    )
     starts = [0, *(int(end) - WINDOW // 2 for end in ends if WINDOW < end < last - WINDOW), last - WINDOW]
     return [range(start, start + WINDOW) for start in starts]
 
@@ -100,7 +102,7 @@ def _step(name: str, config: RunConfig, weights: list[tf.Variable], kinds: dict)
     with replicas.scope():
         update = WholeUpdate(weights, kinds, replicas, config)
     state = types.SimpleNamespace(replicas=replicas, update=update, model=task, kinds=list(KINDS.values()))
-    return task, update, _on_replicas(task, make_train_step(task, state, Clock.of(config)))
+    return task, update, _on_replicas(task, make_train_step(task, state, RunLength.of(config)))
 
 
 def worst(name: str) -> dict[str, float]:
@@ -126,11 +128,11 @@ def worst(name: str) -> dict[str, float]:
             weight = task.weight(tokens)
             apply(tf.constant(step, tf.int64), tf.constant(slopes), tf.constant(weight))
             flat = source.exchanged(list(slopes), list(weight))
-            found = np.split(flat, np.cumsum([math.prod(shape) for shape in SHAPES.values()])[:-1])
-            for (n, kind), gradient in zip(KINDS.items(), found, strict=True):
-                own = source.bias_rate if kind == "bias" and source.bias_rate else source.rate
+            gradients_of = np.split(flat, np.cumsum([math.prod(shape) for shape in SHAPES.values()])[:-1])
+            for (n, kind), gradient in zip(KINDS.items(), gradients_of, strict=True):
+                rate = source.bias_rate if kind == "bias" and source.bias_rate else source.rate
                 theirs[n] = source.update(
-                    theirs[n], gradient.reshape(SHAPES[n]), theirs_slots[n], own(step), kind, step
+                    theirs[n], gradient.reshape(SHAPES[n]), theirs_slots[n], rate(step), kind, step
                 )
             for n, w in weights.items():
                 moved = np.abs(theirs[n] - start[n]).max()
@@ -162,12 +164,12 @@ def test_micro_batches_have_the_mean_that_their_loss_names(name: str, accumulati
     task = Losses(name, config, weights)
     slopes, tokens = _examples(3, EXAMPLES * accumulation)
     weight = task.weight(tokens)
-    own = gradients.make(task, task, replicas)
-    of_each = _on_replicas(task, lambda batch, _: own(batch)[1])(0, tf.constant(slopes), tf.constant(weight))
-    found = [of_variable[0] for of_variable in of_each]
+    one = gradients.make(task, task, replicas)
+    of_each = _on_replicas(task, lambda batch, _: one(batch)[1])(0, tf.constant(slopes), tf.constant(weight))
+    actual = [of_variable[0] for of_variable in of_each]
     parts = zip(np.split(slopes[0], accumulation), np.split(weight[0], accumulation))
     if task._reduction is Reduction.REPLICA:
-        wanted = sum(s.sum(0) / w.sum() for s, w in parts) / (REPLICAS * accumulation)
+        expected = sum(s.sum(0) / w.sum() for s, w in parts) / (REPLICAS * accumulation)
     else:
-        wanted = slopes[0].sum(0) / weight.sum()
-    np.testing.assert_allclose(np.concatenate([g.numpy().ravel() for g in found]), wanted, rtol=1e-9)
+        expected = slopes[0].sum(0) / weight.sum()
+    np.testing.assert_allclose(np.concatenate([g.numpy().ravel() for g in actual]), expected, rtol=1e-9)

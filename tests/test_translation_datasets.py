@@ -57,34 +57,34 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     subwords.build(folder / VOCABULARY, texts, 60)
     files = (*corpora, *(f"test/{name}" for name in NEWSTEST))
     files += (VOCABULARY,) if request.param == "transformer" else ()
-    with translation.serving(folder, *files) as here:
-        yield request.param, here
+    with translation.serving(folder, *files) as files_server:
+        yield request.param, files_server
 
 
 def init(server: tuple[str, Server], data_dir: pathlib.Path, **variables: str) -> subprocess.CompletedProcess:
-    benchmark, here = server
-    own = {"MERGES": "30"} if benchmark == "gnmt" else {"VOCABULARY_URL": here.address}
-    return here.init_datasets(benchmark, data_dir, **own, **variables)
+    benchmark, place = server
+    settings = {"MERGES": "30"} if benchmark == "gnmt" else {"VOCABULARY_URL": place.address}
+    return place.init_datasets(benchmark, data_dir, **settings, **variables)
 
 
 def test_downloads_completes_verifies_and_converts(server, tmp_path):
     """A partial archive is completed, and a complete file is not downloaded again."""
-    (benchmark, here), raw, data = server, tmp_path / "raw", tmp_path / "data"
-    translation.interrupted(here, raw)
+    (benchmark, place), raw, data = server, tmp_path / "raw", tmp_path / "data"
+    translation.interrupted(place, raw)
     done = init(server, data, RAW_DIR=str(raw))
     assert done.returncode == 0, done.stderr
-    translation.assert_completed(here, raw, done.stderr)
+    translation.assert_completed(place, raw, done.stderr)
     assert not list(raw.glob("*.part"))
-    assert f"downloading {here.address}/test/{NEWSTEST[1]}" in done.stderr
+    assert f"downloading {place.address}/test/{NEWSTEST[1]}" in done.stderr
     assert f"pairs {3 * EACH}" in done.stdout and "empty 3" in done.stdout and "too_long 3" in done.stdout
     for name, ours in zip(NEWSTEST, ("eval.source", "eval.reference")):
-        assert (data / ours).read_bytes() == (here.folder / "test" / name).read_bytes()
+        assert (data / ours).read_bytes() == (place.folder / "test" / name).read_bytes()
     records = sum(tfrecords.count(path) for path in data.glob("train-*"))
     if benchmark == "gnmt":
         assert records == 3 * EACH
         assert (data / "vocab.bpe").read_text().startswith("<unk>\n<s>\n</s>\n")
         return
-    assert (data / "vocab.subwords").read_bytes() == (here.folder / VOCABULARY).read_bytes()
+    assert (data / "vocab.subwords").read_bytes() == (place.folder / VOCABULARY).read_bytes()
     note = json.loads((data / "convert.json").read_text())
     assert (note["max_length"], note["packed_length"], note["pairs"]) == (80, 256, 3 * EACH)
     assert records == note["packed"]
@@ -107,9 +107,9 @@ def test_a_wrong_checksum_is_one_line(server, tmp_path):
 
 def test_failures_are_one_line(server, tmp_path):
     """A file is missing on the server; the script has no output folder."""
-    benchmark, here = server
-    done = here.init_datasets(benchmark, tmp_path / "data", NEWSTEST_URL=f"{here.address}/nowhere")
+    benchmark, place = server
+    done = place.init_datasets(benchmark, tmp_path / "data", NEWSTEST_URL=f"{place.address}/nowhere")
     assert done.returncode == 2
     assert "error: cannot download" in done.stderr.splitlines()[-1]
-    done = here.init_datasets(benchmark, tmp_path / "data", DATA_DIR="")
+    done = place.init_datasets(benchmark, tmp_path / "data", DATA_DIR="")
     assert done.returncode == 2 and done.stderr.startswith("error: DATA_DIR is not set")

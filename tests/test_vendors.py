@@ -111,9 +111,9 @@ def ssd_labels(boxes: np.ndarray, classes: np.ndarray, anchors: np.ndarray, name
     best = iou.argmax(0)
     for number in range(len(boxes))[:: -1 if google else 1]:
         owner[best[number]], positive[best[number]] = number, True
-    own, sides = boxes[owner], anchors[:, 2:]
-    middle = ((own[:, :2] + own[:, 2:]) / 2 - anchors[:, :2]) / sides / 0.1
-    codes = np.concatenate([middle, np.log((own[:, 2:] - own[:, :2]) / sides) / 0.2], 1)
+    matches, sides = boxes[owner], anchors[:, 2:]
+    middle = ((matches[:, :2] + matches[:, 2:]) / 2 - anchors[:, :2]) / sides / 0.1
+    codes = np.concatenate([middle, np.log((matches[:, 2:] - matches[:, :2]) / sides) / 0.2], 1)
     return np.where(positive, classes[owner], 0), np.where(positive[:, None], codes, 0)
 
 
@@ -144,25 +144,32 @@ def test_ssd_s_detections(name: str) -> None:
     ours = nms.per_class(
         box_ops.decode(tf.constant(codes[None]), tf.constant(anchors[None]), max_log_ratio=limit),
         tf.nn.softmax(tf.constant(logits[None]))[..., 1:],
-        *(config.score_threshold, config.suppression_overlap, config.candidates, config.detections),
+        *(
+            config.score_threshold,
+            config.suppression_overlap,
+            config.sizes.candidates,
+            config.sizes.detections,
+        ),
     )
     middle = codes[:, :2] * 0.1 * anchors[:, 2:] + anchors[:, :2]
     sides = np.exp(codes[:, 2:] * 0.2) * anchors[:, 2:]
     boxes = np.concatenate([middle - sides / 2, middle + sides / 2], 1)
     scores = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    found = []
+    theirs = []
     for c in range(1, 4):
         order = np.argsort(-scores[:, c], kind="stable")
-        chosen = order[:200] if first else order[scores[order, c] > 0.05][:200]
-        kept: list[int] = []
-        for i in chosen[scores[chosen, c] > 0.05]:
-            iou = box_ops.iou(tf.constant(boxes[i : i + 1]), tf.constant(boxes[kept].reshape(-1, 4))).numpy()
+        top = order[:200] if first else order[scores[order, c] > 0.05][:200]
+        rows: list[int] = []
+        for i in top[scores[top, c] > 0.05]:
+            iou = box_ops.iou(tf.constant(boxes[i : i + 1]), tf.constant(boxes[rows].reshape(-1, 4))).numpy()
             if (iou < 0.5).all():
-                kept.append(i)
-        found += [(scores[i, c], c, boxes[i]) for i in kept]
-    found = sorted(found, key=lambda one: -one[0])[:200]
-    assert ours.valid.numpy().sum() == len(found) > 50
-    np.testing.assert_array_equal(ours.classes[0][: len(found)], [c for _, c, _ in found])
+                rows.append(i)
+        theirs += [(scores[i, c], c, boxes[i]) for i in rows]
+    theirs = sorted(theirs, key=lambda one: -one[0])[:200]
+    assert ours.valid.numpy().sum() == len(theirs) > 50
+    np.testing.assert_array_equal(ours.classes[0][: len(theirs)], [c for _, c, _ in theirs])
     differences.hold(
-        f"ssd/{name}", "evaluation", np.abs(ours.boxes[0][: len(found)] - [box for *_, box in found]).max()
+        f"ssd/{name}",
+        "evaluation",
+        np.abs(ours.boxes[0][: len(theirs)] - [box for *_, box in theirs]).max(),
     )

@@ -84,12 +84,14 @@ RESNET = {
 
 @pytest.mark.parametrize("name", RESNET)
 def test_resnet(name: str) -> None:
-    picture, data, size = photograph(150, 201), resnet_presets.PRESETS[name].data, 64
+    picture, size = photograph(150, 201), 64
+    config = dataclasses.replace(resnet_presets.PRESETS[name], image_size=size)
+    data, details = config.data, config.details
     low = 0.05 if "v4" in name or name in ("v100-8", "tpu-v3-32-v0.7", "dgx-1") else 0.08
     mxnet_or_v06 = name in ("dgx-1", "tpu-v3-2048")
     assert data.area_range == (low, 1.0) and data.flip
-    assert data.aspect_range == ((3 / 4, 4 / 3) if mxnet_or_v06 else (0.75, 1.33))
-    assert data.max_attempts == (100 if name in ("v100-8", "tpu-v3-32-v0.7") else 10)
+    assert details.aspect_range == ((3 / 4, 4 / 3) if mxnet_or_v06 else (0.75, 1.33))
+    assert details.max_attempts == (100 if name in ("v100-8", "tpu-v3-32-v0.7") else 10)
     flips = set()
     for number in range(4):
         key = tf.constant([5, number], tf.int64)
@@ -97,15 +99,15 @@ def test_resnet(name: str) -> None:
             picture.shape,
             [[[0.0, 0.0, 1.0, 1.0]]],
             key,
-            data.min_object_covered,
-            data.aspect_range,
+            details.min_object_covered,
+            details.aspect_range,
             data.area_range,
-            data.max_attempts,
+            details.max_attempts,
             True,
         )
         (top, left, _), (height, width, _) = begin.numpy(), extent.numpy()
         source = RESNET[name](picture[top : top + height, left : left + width], size)
-        ours = resnet.input._random_crop(tf.constant(picture), key, size, data).numpy()
+        ours = resnet.input._random_crop(tf.constant(picture), key, config).numpy()
         flips.add(flip := bool(np.abs(ours - source).mean() > np.abs(ours[:, ::-1] - source).mean()))
         # A stream of its own: the crop's would tie the mirroring to the crop.
         coin = tf.random.stateless_uniform([], key + resnet.input._FLIP_STREAM, alg="philox")
@@ -117,7 +119,7 @@ def test_resnet(name: str) -> None:
     top, left = (150 - side + 1) // 2, (201 - side + 1) // 2
     encoded = io.BytesIO()
     Image.fromarray(picture).save(encoded, "PNG")
-    ours = resnet.input.central_crop(tf.constant(encoded.getvalue()), size, data)
+    ours = resnet.input.central_crop(tf.constant(encoded.getvalue()), config)
     same_pixels(f"resnet/{name}", ours, RESNET[name](picture[top : top + side, left : left + side], size))
 
 
@@ -156,16 +158,18 @@ def torch_colors(x: np.ndarray, change: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["tpu-v3-512", "tpu-v4-16", "dgx-1"])
 def test_ssd(name: str) -> None:
-    picture, data, size = photograph(120, 170), ssd_presets.PRESETS[name].data, 48
+    picture, size = photograph(120, 170), 48
+    config = dataclasses.replace(ssd_presets.PRESETS[name], image_size=size)
+    data = config.data
     google = name.startswith("tpu")
     assert data.crop_attempts == (50 if google else 1)  # NV ssd/pytorch/utils.py 156.
     # Google's 0 needs some overlap; NVIDIA's first option, minus infinity, none.
-    assert data.crop_overlaps == (0.0 if google else -1.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    assert config.details.crop_overlaps == (0.0 if google else -1.0, 0.1, 0.3, 0.5, 0.7, 0.9)
     assert (data.brightness, data.contrast, data.hue) == (0.125, 0.5, 0.05)
     limits, flips = np.array([0.125, 0.5, 0.5, 0.05], np.float32), set()
     for number in range(6):
         key = tf.constant([7, number], tf.int64)
-        window = ssd.augment.crop_window(tf.constant(BOXES), key, data).numpy()
+        window = ssd.augment.crop_window(tf.constant(BOXES), key, config).numpy()
         flips.add(flip := bool(tf.random.stateless_uniform([], key + ssd.augment._FLIP, alg="philox") < 0.5))
         change = limits * tf.random.stateless_uniform([4], key + ssd.augment._COLOR, -1.0, 1.0, alg="philox")
         if google:
@@ -183,14 +187,12 @@ def test_ssd(name: str) -> None:
         boxes, classes = ssd_objects(window, flip)
         cut = cut[:, ::-1] if flip else cut
         source = (google_colors if google else torch_colors)(cut, np.asarray(change))
-        actual = ssd.augment.train(tf.constant(picture), BOXES, tf.constant([1, 2, 3]), key, size, data)
-        same_pixels(
-            f"ssd/{name}", actual[0], source, 0.51 if google else 8
-        )  # Pillow rounds after each change, which the next doubles.
+        actual = ssd.augment.train(tf.constant(picture), BOXES, tf.constant([1, 2, 3]), key, config)
+        # Pillow rounds after each change, which the next doubles.
+        same_pixels(f"ssd/{name}", actual[0], source, 0.51 if google else 8)
         np.testing.assert_allclose(actual[1], boxes, atol=1e-6)
         assert actual[2].numpy().tolist() == classes.tolist()
     assert flips == {False, True}
-    config = dataclasses.replace(ssd_presets.PRESETS[name], image_size=size)
     same_pixels(
         f"ssd/{name}",
         ssd.input.whole(tf.constant(picture), config),
@@ -290,6 +292,5 @@ def test_tsm_crops(shape: tuple[int, int]) -> None:
         places = [(0, 0), (2 * steps[1], 0), (4 * steps[1], 0)]
     windows = sampling.eval_windows(*shape, dataclasses.replace(data, eval_crops=3))
     if wide >= tall:
-        assert (
-            np.abs(windows[:, :2] * scale - places).max() <= 3.01
-        )  # Their steps are quarters, rounded down.
+        # Their steps are quarters, rounded down.
+        assert np.abs(windows[:, :2] * scale - places).max() <= 3.01

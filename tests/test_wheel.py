@@ -113,7 +113,7 @@ def test_no_file_imports_a_package_of_the_checkout(wheel):
             for node in ast.walk(ast.parse(wheel.read(name))):
                 names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 names += [node.module] if isinstance(node, ast.ImportFrom) else []
-                assert not [found for found in names if found.split(".")[0] in PARTS], name
+                assert not [name_ for name_ in names if name_.split(".")[0] in PARTS], name
 
 
 def test_lines_stay_where_they_are(wheel):
@@ -138,8 +138,8 @@ def test_a_command_line_asks_for_the_module_s_name(wheel):
                     if isinstance(word, ast.Constant) and word.value == "-m":
                         text = ast.unparse(module)
                         prefixes = ("benchmarks.command(", "f'{_PACKAGE}", "'timetotrain")
-                        known = text.startswith(prefixes) or "__" in text
-                        assert known, f"{name}: {text}"
+                        is_ours = text.startswith(prefixes) or "__" in text
+                        assert is_ours, f"{name}: {text}"
                         actual += 1
     assert actual
 
@@ -157,8 +157,8 @@ def test_the_checker_runs_from_any_folder(call):
 
 def test_a_prediction_runs_from_any_folder(call):
     arguments = python("timetotrain", "forecast", "resnet", "--system=tpu-v3-2048")
-    here = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert call(*arguments) == here.stdout
+    expected = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert call(*arguments) == expected.stdout
 
 
 def test_a_benchmark_runs_from_any_folder(call):

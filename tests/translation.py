@@ -101,13 +101,13 @@ def conversion_flags(
 
 
 def scoring_here(task: type[Task]) -> type[Task]:
-    """A subclass of `task` that scores in this process and keeps the scored translations in `found`."""
+    """A subclass of `task` that scores in this process and keeps the scored translations in `answers`."""
 
     class Here(task):
         evaluate_in_worker = False
 
         def quality(self, sums, arrays):
-            self.found = self.translations(arrays)
+            self.answers = self.translations(arrays)
             return super().quality(sums, arrays)
 
     return Here
@@ -121,10 +121,10 @@ def evaluations(eval_input: Callable, config: RunConfig, folder: pathlib.Path) -
             list(eval_input(stepped, folder, Shard(i, count), batch).as_numpy_iterator())
             for i in range(count)
         ]
-        found = [x for part in shards for b in part for x, w in zip(b["index"], b["weight"]) if w]
+        indices = [x for part in shards for b in part for x, w in zip(b["index"], b["weight"]) if w]
         for part in shards:
             assert all((b["index"] == -1).sum() == (b["weight"] == 0).sum() for b in part)
-        assert sorted(found) == list(range(config.num_eval_examples))
+        assert sorted(indices) == list(range(config.num_eval_examples))
         assert len({len(part) for part in shards}) == 1
         yield from shards
 

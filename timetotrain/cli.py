@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def call(name: str, words: Sequence[str]) -> int:
     """Runs the verb `name` with the words that follow it; returns the exit status.
 
-    Raises UserError if the verb, or a package it needs, is not installed, and whatever the verb raises.
+    Raises UserError if the verb is not installed, or a package that it needs is not. Exceptions of the verb itself
+    pass through.
     """
     verb = VERBS[name]
     module = load(name, verb)
@@ -76,21 +77,19 @@ def parser(name: str) -> argparse.ArgumentParser:
     """
     verb = VERBS[name]
     module = load(name, verb)
-    made = Parser(prog=f"{PROG} {name}", description=verb.about[0].upper() + verb.about[1:] + ".")
-    _member(module, f"add_{name}_arguments", "add_arguments")(made)
-    return made
+    parser_of_verb = Parser(prog=f"{PROG} {name}", description=verb.about[0].upper() + verb.about[1:] + ".")
+    _member(module, f"add_{name}_arguments", "add_arguments")(parser_of_verb)
+    return parser_of_verb
 
 
-def _member(module: Any, own: str, usual: str) -> Any:
-    return getattr(module, own, None) or getattr(module, usual)
+def _member(module: Any, special: str, usual: str) -> Any:
+    return getattr(module, special, None) or getattr(module, usual)
 
 
 def load(name: str, verb: Verb) -> Any:
     """Imports and returns a verb's module; raises UserError if it is not part of this installation."""
-    if verb.module.startswith(PROG + "."):
-        module = verb.module
-    else:
-        module = benchmarks.command(verb.module)
+    in_package = verb.module.startswith(PROG + ".")
+    module = verb.module if in_package else benchmarks.command(verb.module)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -45,15 +45,15 @@ def parse(table: type[F], argv: Sequence[str], program: str) -> tuple[F, list[tu
     overrides, words = split_overrides(argv)
     parser = Parser(prog=program, add_help=False)
     add(parser, table)
-    known, rest = parser.parse_known_args(list(_canonical(words, field_types(table))))
+    values, rest = parser.parse_known_args(list(_canonical(words, field_types(table))))
     if rest and rest[0].startswith("-"):
         name = rest[0].lstrip("-").partition("=")[0]
         raise UserError(
-            f"Unknown command line flag {name!r}{near(name, list(vars(known)))}; see {program} --help"
+            f"Unknown command line flag {name!r}{near(name, list(vars(values)))}; see {program} --help"
         )
     if rest:
         raise UserError(f"unexpected argument {rest[0]!r}; flags start with --, see {program} --help")
-    return table(**vars(known)), overrides
+    return table(**vars(values)), overrides
 
 
 def add(parser: argparse.ArgumentParser, table: type) -> None:
@@ -82,9 +82,9 @@ def words(table: Any, names: Iterable[str], always: Sequence[str] = ()) -> list[
     Flags in `always` come first and appear unless None; the others appear only if they differ from their defaults.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(table)}
-    given = [name for name in names if name not in always and getattr(table, name) != defaults[name]]
-    shown = [name for name in always if getattr(table, name) is not None]
-    return [_word(name, getattr(table, name)) for name in (*shown, *given)]
+    changes = [name for name in names if name not in always and getattr(table, name) != defaults[name]]
+    always_set = [name for name in always if getattr(table, name) is not None]
+    return [_word(name, getattr(table, name)) for name in (*always_set, *changes)]
 
 
 def kind(field: dataclasses.Field, hint: Any) -> str:
@@ -106,7 +106,7 @@ def _word(name: str, value: Any) -> str:
 
 
 def _canonical(words: Iterable[str], kinds: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the words with two dashes before each flag, and `--noflag` as `--flag=false`."""
+    """Yields the words with two dashes before each flag; `--noflag` becomes `--flag=false`."""
     for word in words:
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-") or not name[:1].isalpha():
@@ -120,14 +120,14 @@ def _canonical(words: Iterable[str], kinds: Mapping[str, Any]) -> Iterator[str]:
 
 def _reader(field: dataclasses.Field, hint: Any) -> Any:
     """Returns the function that reads a flag's value from text."""
-    name, known = field.name, field.metadata.get("choices")
+    name, choices = field.name, field.metadata.get("choices")
     bounds = field.metadata.get("bounds") or (-math.inf,)
     least, most = (*bounds, math.inf)[:2]
 
     def read(text: str) -> Any:
         value = parse_value(text, hint, name)
-        if known and value not in known:
-            raise UserError(f"--{name}={text}: unknown{near(text, known)}; known: {', '.join(known)}")
+        if choices and value not in choices:
+            raise UserError(f"--{name}={text}: unknown{near(text, choices)}; known: {', '.join(choices)}")
         if isinstance(value, int) and not least <= value <= most:
             raise UserError(
                 f"--{name}={text}: must be {f'at least {least}' if most == math.inf else f'in [{least}, {most}]'}"

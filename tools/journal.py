@@ -35,7 +35,7 @@ class Journal:
         self.path = path
         self.keeps = True
         lines = path.read_text().splitlines() if path.exists() else []
-        self.passed = set(lines[1:]) if lines[:1] == [now] else set()
+        self.passed_ids = set(lines[1:]) if lines[:1] == [now] else set()
         if lines[:1] != [now]:  # A concurrent process may be writing to it.
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(now + "\n")
@@ -47,14 +47,14 @@ class Journal:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselects the tests that have passed."""
-        done = [item for item in items if item.nodeid in self.passed]
+        done = [item for item in items if item.nodeid in self.passed_ids]
         if done:
             print(
                 f"{len(done)} {PASSED}, as {self.path} says; {len(items) - len(done)} are left; "
                 f"remove the file to run them all"
             )
             config.hook.pytest_deselected(items=done)
-            items[:] = [item for item in items if item.nodeid not in self.passed]
+            items[:] = [item for item in items if item.nodeid not in self.passed_ids]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Records a test that has passed."""

@@ -17,13 +17,13 @@ def packages(extras: list[str], alone: bool = False) -> list[str]:
     Raises SystemExit if pyproject.toml has no such extra.
     """
     project = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))["project"]
-    known = project["optional-dependencies"]
+    by_extra = project["optional-dependencies"]
     for extra in extras:
-        if extra not in known:
-            raise SystemExit(f"error: {extra}: no such extra in {_PYPROJECT}; it has {', '.join(known)}")
+        if extra not in by_extra:
+            raise SystemExit(f"error: {extra}: no such extra in {_PYPROJECT}; it has {', '.join(by_extra)}")
     requirements = [
         *([] if alone else project["dependencies"]),
-        *(package for extra in extras for package in known[extra]),
+        *(package for extra in extras for package in by_extra[extra]),
     ]
     return list(dict.fromkeys(requirements))
 

@@ -67,7 +67,7 @@ def power(root: Path, _: Counter) -> Iterator[tuple[str, ...]]:
     for name, place in folders(root, ROUNDS["power"]):
         for folder in sorted(place.glob("*/results/*/*/power")):
             org, _, system, benchmark = folder.relative_to(place).parts[:4]
-            runs = [found for run in sorted(folder.iterdir()) if (found := _run(run))]
+            runs = [result for run in sorted(folder.iterdir()) if (result := _run(run))]
             if runs:
                 most = max(nodes for nodes, _, _ in runs)
                 whole_runs = [run for run in runs if run[0] == most]
@@ -144,7 +144,7 @@ def systems(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
 def settings(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
     """The rows of published_settings.csv, in order; `left_out` counts the folders without a complying first run."""
     for name, place in folders(root, ROUNDS["settings"]):
-        ruleset, found = f"{name[1:]}.0", {}
+        ruleset, by_setting = f"{name[1:]}.0", {}
         for folder in result_folders(place):
             try:
                 run = read_run(result_files(folder)[0], ruleset)
@@ -156,8 +156,8 @@ def settings(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
             for key, spec in rules.metric(ruleset, run.benchmark).get("keys", {}).items():
                 value = number(run.settings.get(key))
                 if value is not None and "equal" not in spec.get("value", {}):
-                    found.setdefault((run.benchmark, run.batch, key), []).append(value)
-        for (benchmark, batch, key), values in sorted(found.items(), key=str):
+                    by_setting.setdefault((run.benchmark, run.batch, key), []).append(value)
+        for (benchmark, batch, key), values in sorted(by_setting.items(), key=str):
             yield (
                 name,
                 benchmark,
@@ -201,9 +201,9 @@ def points_of(benchmark: str, content: dict[str, dict]) -> Iterator[tuple[str, .
     """The points of one file: benchmark, batch, sum of the runs, name, and the file's own words."""
     for name, one in content.items():
         runs = next((one[key] for key in one if key.lower().endswith(" to converge")), [])
-        said = (str(one.get(key, "")) for key in ("Creator", "Platform", "When"))
+        facts = (str(one.get(key, "")) for key in ("Creator", "Platform", "When"))
         if runs and one["BS"]:  # One file was a template for a time.
-            yield benchmark, f"{one['BS']:g}", f"{sum(runs):.9g}", name, *said
+            yield benchmark, f"{one['BS']:g}", f"{sum(runs):.9g}", name, *facts
 
 
 # Table -> (its rows, its file, its columns); the rounds that it reads.

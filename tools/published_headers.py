@@ -46,8 +46,8 @@ CONTRADICTED = {
 
 def logs() -> dict[str, tuple[str, str]]:
     """{benchmark/preset: (round, path of the log)}, as PINNED names them."""
-    named = {preset: entry["log"].split() for preset, entry in json.loads(PINNED.read_text()).items()}
-    return {preset: (name.rpartition("_v")[2], path) for preset, (name, path) in named.items()}
+    logs_of = {preset: entry["log"].split() for preset, entry in json.loads(PINNED.read_text()).items()}
+    return {preset: (name.rpartition("_v")[2], path) for preset, (name, path) in logs_of.items()}
 
 
 def parsed(line: str) -> tuple[str, object, dict] | None:

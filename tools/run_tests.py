@@ -44,8 +44,8 @@ GRACE_SECONDS = 20.0  # From an interruption to the end of a part that does not 
 
 def parts() -> list[list[str]]:
     """The pytest arguments that select each part; together they select every test once."""
-    chosen = [name for part in PARTS for name in part]
-    return [*(list(part) for part in PARTS), ["tests", *(f"--ignore={name}" for name in chosen)]]
+    names = [name for part in PARTS for name in part]
+    return [*(list(part) for part in PARTS), ["tests", *(f"--ignore={name}" for name in names)]]
 
 
 def number_of(root: Path) -> int:
@@ -85,13 +85,13 @@ def parts_by_file(arguments: Sequence[str]) -> list[list[str]]:
     if not tests and journal.PASSED in done.stdout:
         print(done.stdout, end="")
         sys.exit(0)
-    named = [argument for argument in arguments if "::" in argument and names_tests(argument)]
+    ids = [argument for argument in arguments if "::" in argument and names_tests(argument)]
     selected: list[list[str]] = []
     for file in sorted(tests, key=lambda file: len(tests[file]), reverse=True):
         if file in EACH_TEST:
             selected += [[test] for test in tests[file]]
         else:
-            selected.append([n for n in named if n.startswith(f"{file}::")] or [file])
+            selected.append([n for n in ids if n.startswith(f"{file}::")] or [file])
     return selected
 
 
@@ -108,10 +108,8 @@ class Runner:
         self.running: set[subprocess.Popen] = set()
         self.signal = 0  # The one that ended the parts.
 
-    def run(
-        self, place: str, command: Sequence[str], whole: bool, seconds: float | None = None
-    ) -> int | None:
-        """Runs part `place` ("3 of 42"), says when it starts and ends; returns its exit status, None after `seconds`.
+    def run(self, place: str, command: Sequence[str], whole: bool) -> int:
+        """Runs part `place` ("3 of 42"), says when it starts and ends; returns its exit status.
 
         `whole` prints the output when the part ends, rather than while it runs.
         """
@@ -124,16 +122,12 @@ class Runner:
         self.running.add(process)
         if self.signal:  # It came before the process was there to receive it.
             end(process, signal.SIGINT)
-        try:
-            text, status = process.communicate(timeout=seconds)[0], process.returncode
-        except subprocess.TimeoutExpired:
-            end(process, signal.SIGKILL)
-            text, status = process.communicate()[0], None
+        text = process.communicate()[0]
         self.running.discard(process)
         print(text or "", end="", flush=True)
-        how = "because its time is over" if status is None else f"with status {status}"
-        say(f"part {place}: ended after {(time.monotonic() - start) / 60:.1f} minutes {how}")
-        return status
+        minutes = (time.monotonic() - start) / 60
+        say(f"part {place}: ended after {minutes:.1f} minutes with status {process.returncode}")
+        return process.returncode
 
     def run_all(self, commands: Sequence[Sequence[str]], slots: int) -> list[int | None]:
         """Runs the parts, `slots` at a time; the status is None for parts that an interruption skipped."""

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import data_field, later_field
+from common.config.closed_fields import added_field, data_field
 from common.config.quality import Measure
 from common.config.ranges import at_least, fraction, one_of
 from common.config.rules import LATER_OPTIMIZERS
@@ -50,7 +50,7 @@ class Decode:
     source_length: int = 97
     extra_length: int = 50
     alpha: float = 0.6
-    search: str = later_field("tensor2tensor")
+    search: str = added_field("tensor2tensor")
 
     # Constant of every preset: number of hypotheses kept.
     beam_size: ClassVar[int] = 4
@@ -105,8 +105,8 @@ class Config(RunConfig):
     label_smoothing: float = 0.1
     data: Data = Data()
     decode: Decode = Decode()
-    dropout_generator: str = later_field("counter", closed="free")
-    mean_of_means: bool = later_field(False)
+    dropout_generator: str = added_field("counter", closed="free")
+    mean_of_means: bool = added_field(False)
 
     partitions: ClassVar[int] = 1  # Only networks of images have parts.
     model: ClassVar[str] = "transformer_big"
@@ -131,7 +131,7 @@ class Config(RunConfig):
             )
         fraction(self, "residual_dropout", "attention_dropout", "relu_dropout", "label_smoothing")
         one_of(self, "dropout_generator", ("counter", "hardware"))
-        if not self.optimizer.is_own:
+        if not self.optimizer.is_plugin:
             one_of(self, "optimizer.name", ("adam", "lazy_adam", *LATER_OPTIMIZERS))
         self._validate_decode()
 

@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from common.errors import Parser, UserError, answering
 from common.files import whole
@@ -81,34 +80,20 @@ def convert(
         conversion.write_lines(folder / name, (pair[side] for pair in held_out))
     encoded = _encoded(train.pairs(dropped if settings.drop_bad else None), words.path, settings.workers)
     fitting = conversion.within(encoded, lambda pair: max(map(len, pair)), settings.max_length, dropped)
-    counted = _Counter(fitting)
-    packed = _Counter(pack(counted, settings.packed_length))
-
-    def counts() -> dict[str, int]:
-        numbers = {"pairs": counted.count, "packed": packed.count}
-        numbers |= {"eval": len(held_out), "vocabulary": len(words)}
-        return numbers | dataclasses.asdict(dropped)
+    counts = {"pairs": 0, "packed": 0, "eval": len(held_out), "vocabulary": len(words)}
 
     def rows() -> Iterator[Mapping[str, Sequence[int]]]:
-        yield from (row.features() for row in packed)
+        for row in pack(fitting, settings.packed_length):
+            counts["pairs"] += len(row.pairs)
+            counts["packed"] += 1
+            yield row.features()
+        counts.update(dataclasses.asdict(dropped))
         # Shards get their names after the last row, so no shard ever exists without the note.
         lengths = {"max_length": settings.max_length, "packed_length": settings.packed_length}
-        conversion.write_lines(folder / NOTE, [json.dumps(lengths | counts(), indent=1)])
+        conversion.write_lines(folder / NOTE, [json.dumps(lengths | counts, indent=1)])
 
     conversion.deal(folder, rows(), settings.shards, "packed sequences")
-    return counts()
-
-
-class _Counter:
-    """Iterates over items and counts them."""
-
-    def __init__(self, items: Iterable[Any]):
-        self._items, self.count = items, 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self._items:
-            self.count += 1
-            yield item
+    return counts
 
 
 def _prepare(folder: Path, settings: Settings) -> None:
@@ -136,8 +121,8 @@ def make_vocabulary(path: Path, train: Text, vocabulary: Path | int, settings: S
                 return subwords.build(path, clean, vocabulary)
         words = Subwords(vocabulary)
         if vocabulary.resolve() != path.resolve():
-            with whole(path) as made:
-                shutil.copyfile(vocabulary, made)
+            with whole(path) as partial:
+                shutil.copyfile(vocabulary, partial)
     words.path = path
     return words
 
@@ -155,10 +140,8 @@ def _clean(folder: Path, train: Text, drop_bad: bool) -> list[Path]:
 
 def _encoded(pairs: Iterable[parallel.Pair], vocabulary: Path, workers: int) -> Iterator[Encoded]:
     encode = functools.partial(_encode, vocabulary)
-    with conversion.progress("encoding") as bar, conversion.pool(workers) as pool:
-        for chunk in pool(encode, conversion.chunks(pairs)):
-            bar.update(len(chunk))
-            yield from chunk
+    with conversion.pool(workers) as pool:
+        yield from conversion.convert(pool, encode, pairs, "encoding")
 
 
 @functools.lru_cache(maxsize=1)

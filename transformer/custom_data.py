@@ -1,7 +1,6 @@
 """Converts your own parallel text, for `timetotrain data transformer SOURCE TARGET OUT`."""
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,21 +37,23 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
       sources: two text files, or one with lines of sentence, tab, translation.
       options: split, vocabulary, lengths.
     """
-    with custom_text.prepared(sources, options) as pairs:
-        size = options.vocabulary_size or custom_text.vocabulary_size(pairs.bytes, _LARGE_VOCABULARY)
-        if folder_conversion.start(out, "transformer"):
-            custom_text.clear(out)
-        cleaning = converter.Settings(drop_bad=True)
-        words = converter.make_vocabulary(out / _FILES.vocabulary, pairs.train, size, cleaning)
-        longest, packed = _lengths(pairs, words)
-        longest = options.max_length or longest
-        packed = max(packed, longest)
-        # A split of ours leaves out what the decoder cannot take.
-        kept = 0 if options.eval_sources else packed
-        settings = converter.Settings(longest, packed, custom_text.shards(pairs), True, options.workers, kept)
-        counts = converter.convert(out, pairs.train, pairs.held, words.path, settings)
-        tokens, worst = max((len(words.encode(source)), source) for source, _ in pairs.held.pairs())
-        least = custom_text.baseline(pairs, out / _FILES.eval_source, out / _FILES.eval_reference, bleu.t2t)
+    pairs = custom_text.prepared(sources, options)
+    size = options.vocabulary_size or custom_text.vocabulary_size(pairs.bytes, _LARGE_VOCABULARY)
+    if folder_conversion.start(out, "transformer"):
+        custom_text.clear(out)
+    cleaning = converter.Settings(drop_bad=True)
+    words = converter.make_vocabulary(out / _FILES.vocabulary, pairs.train, size, cleaning)
+    longest, packed = _lengths(pairs, words)
+    longest = options.max_length or longest
+    packed = max(packed, longest)
+    # A split of ours leaves out what the decoder cannot take.
+    eval_length = 0 if options.eval_sources else packed
+    settings = converter.Settings(
+        longest, packed, custom_text.shards(pairs), True, options.workers, eval_length
+    )
+    counts = converter.convert(out, pairs.train, pairs.evaluation, words.path, settings)
+    tokens, worst = max((len(words.encode(source)), source) for source, _ in pairs.evaluation.pairs())
+    least = custom_text.baseline(pairs, out / _FILES.eval_source, out / _FILES.eval_reference, bleu.t2t)
     if tokens > packed:
         raise UserError(
             f"a sentence to evaluate on has {tokens} subwords, a packed row {packed}: {worst[:60]!r}...; "
@@ -83,8 +84,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
 
 def _lengths(pairs: custom_text.Pairs, words: Subwords) -> tuple[int, int]:
     """Returns the maximum tokens of a sentence, its end included, and the tokens in a packed row."""
-    step = max(1, pairs.sizes[0] // _SAMPLE)
-    some = itertools.islice(pairs.train.pairs(), 0, None, step)
+    rows = pairs.train.rows
+    some = rows[:: max(1, len(rows) // _SAMPLE)]
     common = np.quantile([max(len(words.encode(side)) for side in pair) for pair in some], _COMMON)
     return next((lengths for lengths in _LENGTHS if common <= lengths[0]), _LENGTHS[-1])
 
@@ -98,8 +99,8 @@ def preview(data_dir: Path, description: Description, count: int) -> list[Card]:
     for batch in reader.train_input(config, data_dir, Shard(0, 1), 1).take(count):
         row = {name: value[0].numpy() for name, value in batch.items()}
         sides = [_first(row, side, pieces) for side in ("inputs", "targets")]
-        held = int(row["inputs_segment"].max())
-        cards.append(Card(f"train: the first of {held} pairs in a row", None, sides))
+        sentences = int(row["inputs_segment"].max())
+        cards.append(Card(f"train: the first of {sentences} pairs in a row", None, sides))
     words = Subwords(data_dir / config.data.vocabulary)
     lines = (data_dir / config.data.eval_source).read_text(encoding="utf-8").split("\n")[: count // 2]
     cards += [Card("eval", None, [[pieces[t] for t in words.encode(line)]]) for line in lines if line]

@@ -17,21 +17,14 @@ from common.data import padding, record_counts, record_stream, tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from common.files import check_there
-from common.text import parallel, subwords
+from common.text import subwords, translation
 from common.text.subwords import Subwords, check_size
 from transformer.config import NOTE, Config
 from transformer.model import INPUTS
 
 FIX = "set DATA_DIR to a folder that transformer/init_datasets.sh, transformer.convert or `timetotrain data` filled"
 # Feature names in the records, in the order of INPUTS.
-FEATURES = (
-    "inputs",
-    "inputs_segmentation",
-    "inputs_position",
-    "targets",
-    "targets_segmentation",
-    "targets_position",
-)
+FEATURES = [f"{side}{of}" for side in ("inputs", "targets") for of in ("", "_segmentation", "_position")]
 _SPEC = {name: tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True) for name in FEATURES}
 
 
@@ -71,14 +64,8 @@ def eval_input(config: Config, data_dir: str | os.PathLike, shard: Shard, batch_
     Raises UserError if a file is bad, or a sentence is longer than `decode.source_length`; evaluation drops nothing.
     """
     arrays = _sentences(config, Path(data_dir))
-    size = len(arrays["index"])
-    sizes = [len(range(i, size, shard.count)) for i in range(shard.count)]
-    own = {name: array[shard.index :: shard.count] for name, array in arrays.items()}
-    filler = {name: np.zeros(array.shape[1:], array.dtype) for name, array in arrays.items()}
-    per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
-    batches = padding.num_batches(sizes, batch_size, per_step)
-    examples = tf.data.Dataset.from_tensor_slices(own)
-    return padding.pad(examples, {**filler, "index": -1}, batch_size, batches).prefetch(1)
+    filler = {name: np.zeros(array.shape[1:], array.dtype) for name, array in arrays.items()} | {"index": -1}
+    return padding.shard_of(arrays, filler, shard, config.eval_batch_size, batch_size).prefetch(1)
 
 
 def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
@@ -91,11 +78,6 @@ def synthetic(config: Config, batch_size: int) -> tf.data.Dataset:
     arrays = (tokens[0], ones, places, tokens[1], ones, places)
     batch = dict(zip(INPUTS, arrays)) | {"index": tf.range(batch_size), "weight": tf.ones([batch_size])}
     return tf.data.Dataset.from_tensors(batch).repeat()
-
-
-def references(config: Config, data_dir: str | os.PathLike) -> list[str]:
-    """Reads the reference translations, in order."""
-    return [target for _, target in _eval_pairs(config, Path(data_dir))]
 
 
 def check_files(config: Config, data_dir: str | os.PathLike) -> None:
@@ -117,12 +99,7 @@ def check(config: Config, data_dir: str | os.PathLike) -> None:
     """Raises UserError if the data are bad, or their numbers of examples differ from the configuration's."""
     files = tfrecords.list_files(data_dir, config.data.train_pattern, FIX)
     record_counts.check_totals(files, config.num_train_examples, "num_train_examples")
-    sentences = len(_sentences(config, Path(data_dir))["index"])
-    if sentences != config.num_eval_examples:
-        raise UserError(
-            f"{Path(data_dir) / config.data.eval_source} has {sentences} lines, config.num_eval_examples is "
-            f"{config.num_eval_examples}; give --config.num_eval_examples={sentences}, or other data"
-        )
+    translation.check_count(config, Path(data_dir), len(_sentences(config, Path(data_dir))["index"]))
 
 
 def _check_note(config: Config, path: str) -> None:
@@ -135,11 +112,11 @@ def _check_note(config: Config, path: str) -> None:
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: no note of a conversion ({error}); convert the text again") from error
     for field, name in (("max_sequence_length", "max_length"), ("packed_length", "packed_length")):
-        there, here = note.get(name), getattr(config, field)
-        if there not in (None, here):
+        noted_length, configured_length = note.get(name), getattr(config, field)
+        if noted_length not in (None, configured_length):
             raise UserError(
-                f"{path}: the text was cut to {there} tokens, config.{field} is {here}; give "
-                f"--config.{field}={there}, or convert it again"
+                f"{path}: the text was cut to {noted_length} tokens, config.{field} is {configured_length}; give "
+                f"--config.{field}={noted_length}, or convert it again"
             )
 
 
@@ -161,16 +138,16 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError:
 
 
 def _complaint(error: tf.errors.InvalidArgumentError) -> str:
-    for known in (
+    for part in (
         "longer than config.packed_length",
         "token outside 0 .. config.vocabulary_size - 1",
         "sentence longer than config.max_sequence_length",
         "segment number below 1",
         "features differ",
     ):
-        if known in str(error):
+        if part in str(error):
             return {"features differ": "its features are not of one length"}.get(
-                known, f"a side is or has a {known}"
+                part, f"a side is or has a {part}"
             )
     return "not a tf.train.Example with the features of a packed sequence"
 
@@ -182,13 +159,13 @@ def _parse(config: Config, serialized: tf.Tensor, where: list) -> dict[str, tf.T
     sizes = {name: tf.size(parsed[name]) for name in FEATURES}
     short = tf.reduce_all([size <= length for size in sizes.values()])
     equal = tf.reduce_all([sizes[name] == sizes[name.split("_")[0]] for name in FEATURES])
-    known = _within(parsed, "", 0, config.vocabulary_size)
+    tokens = _within(parsed, "", 0, config.vocabulary_size)
     places = _within(parsed, "_position", 0, config.max_sequence_length)
     numbers = _within(parsed, "_segmentation", 1, length + 1)
     checks = [
         tf.debugging.Assert(short, ["longer than config.packed_length", *where]),
         tf.debugging.Assert(equal, ["features differ", *where]),
-        tf.debugging.Assert(known, ["token outside 0 .. config.vocabulary_size - 1", *where]),
+        tf.debugging.Assert(tokens, ["token outside 0 .. config.vocabulary_size - 1", *where]),
         tf.debugging.Assert(places, ["sentence longer than config.max_sequence_length", *where]),
         tf.debugging.Assert(numbers, ["segment number below 1", *where]),
     ]
@@ -207,26 +184,15 @@ def _within(parsed: dict[str, tf.Tensor], suffix: str, low: int, high: int) -> t
     return tf.reduce_all((both >= low) & (both < high))
 
 
-def _eval_pairs(config: Config, folder: Path) -> list[tuple[str, str]]:
-    return list(parallel.read_pairs(folder / config.data.eval_source, folder / config.data.eval_reference))
-
-
 @functools.lru_cache(maxsize=1)  # The check and the batches share one reading.
 def _sentences(config: Config, folder: Path) -> dict[str, np.ndarray]:
     """Encodes all source sentences into the arrays of a batch; targets are empty."""
     words = Subwords(folder / config.data.vocabulary)
     check_size(words, config.vocabulary_size)
-    pairs = _eval_pairs(config, folder)
-    arrays = {name: np.zeros([len(pairs), config.packed_length], np.int32) for name in INPUTS}
-    longest = config.decode.source_length
-    for i, (source, _) in enumerate(pairs):
-        tokens = words.encode(source)
-        if len(tokens) > longest:
-            raise UserError(
-                f"{folder / config.data.eval_source}: line {i + 1} has {len(tokens)} tokens, more than "
-                f"config.decode.source_length={longest}; raise it, evaluation leaves nothing out"
-            )
+    sentences = translation.sentences(config, folder, words.encode)
+    arrays = {name: np.zeros([len(sentences), config.packed_length], np.int32) for name in INPUTS}
+    for i, tokens in enumerate(sentences):
         arrays["inputs"][i, : len(tokens)] = tokens
         arrays["inputs_segment"][i, : len(tokens)] = 1
         arrays["inputs_position"][i, : len(tokens)] = np.arange(len(tokens))
-    return {**arrays, "index": np.arange(len(pairs), dtype=np.int32)}
+    return {**arrays, "index": np.arange(len(sentences), dtype=np.int32)}

@@ -135,7 +135,7 @@ class Attention(tf_keras.layers.Layer):
     def implementation(self, training: bool) -> attention.Implementation:
         """Returns how the function being traced attends to a whole sequence."""
         fusable = training and self.config.dropout_generator == "hardware"
-        name = attention.chosen(self.replicas, self.precision, self.size, fusable=fusable)
+        name = attention.select(self.replicas, self.precision, self.size, fusable=fusable)
         return attention.IMPLEMENTATIONS[name]
 
     def _attended(
@@ -176,9 +176,9 @@ class SelfAttention(Attention):
             form = self.implementation(training)
             heads = form.split(x, self.query_key_value, self.heads)
             return self._attended(form, *heads, allowed, training), None
-        form, here = attention.IMPLEMENTATIONS["plain"], (tf.range(allowed.shape[0]) == step)[:, None]
+        form, at_step = attention.IMPLEMENTATIONS["plain"], (tf.range(allowed.shape[0]) == step)[:, None]
         query, *new = form.split(tf.reshape(x, [-1, 1, x.shape[-1]]), self.query_key_value, self.heads)
-        cache = Heads(*(tf.where(here, *pair) for pair in zip(new, cache)))
+        cache = Heads(*(tf.where(at_step, *pair) for pair in zip(new, cache)))
         return tf.reshape(self._attended(form, query, *cache, allowed, training), x.shape), cache
 
 

@@ -23,11 +23,6 @@ INPUTS = ("inputs", "inputs_segment", "inputs_position", "targets", "targets_seg
 EOS = 1  # End of sentence in the subword vocabulary; 0 is padding.
 
 
-def build(config: Config, replicas: Replicas, precision: Precision) -> Transformer:
-    """Builds the network: the six INPUTS -> logits [b, packed_length, vocabulary] in `precision.variable`."""
-    return Transformer(config, replicas, precision)
-
-
 class Transformer(tf_keras.Model):
     """The network. A call on INPUTS returns the logits of each target token, given the tokens before it."""
 
@@ -97,10 +92,8 @@ class Transformer(tf_keras.Model):
         rows = sentences * decode.beam_size
         shape = [rows, self.config.heads, steps, self.config.width // self.config.heads]
         empty = Heads(*[tf.zeros(shape, self.precision.compute)] * 2)
-        search = beam.search_with_margins if decode.search == "lingvo" else beam.search
-        return search(
-            step,
-            [empty] * self.config.layers,
+        search = (beam.Margins if decode.search == "lingvo" else beam.Search)(
+            decoder=step,
             sentences=sentences,
             beam_size=decode.beam_size,
             max_length=steps,
@@ -108,6 +101,7 @@ class Transformer(tf_keras.Model):
             alpha=decode.alpha,
             dtype=self.precision.variable,
         )
+        return search.run([empty] * self.config.layers)
 
 
 class TokenInput(tf_keras.layers.Layer):

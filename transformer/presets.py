@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from common.config.choices import Rule
-from common.config.clock import Clock
 from common.config.optimizer import Adam, LazyAdam
-from common.config.presets import later_machines, named, published, rule_keys, without_metadata
+from common.config.presets import later_machines, published, rule_keys, with_names, without_metadata
+from common.config.run_length import RunLength
 from common.config.schedule import Cosine, Noam
 from common.config.schema import Communication
 from transformer.config import Config, Data, Decode
@@ -24,7 +24,7 @@ def hyperparameters(config: Config) -> list[tuple[str, Any, dict]]:
     `opt_base_learning_rate` is the schedule's constant, as in the published logs, not the peak.
     """
     optimizer, schedule = config.optimizer, config.schedule
-    warmup = schedule.warmup_length(Clock.of(config).steps_per_epoch)
+    warmup = schedule.warmup_length(RunLength.of(config).steps_per_epoch)
     rule = rule_keys(config)
     if not rule:
         rule = {f"opt_adam_{field}": getattr(optimizer, field) for field in ("beta_1", "beta_2", "epsilon")}
@@ -64,7 +64,7 @@ _V06_2048 = replace(
 
 # On a pod, Adam takes 45 % of a step ("Scale MLPerf-0.6 Models on Google TPU-v3 Pods", section 2). docs/sources.md,
 # mlperf 3, lists the rows that share the update.
-_SHARDED = Communication(shard_weight_update=True, shard_in_blocks=True)
+_SHARDED = Communication(weight_update="blocks")
 
 _V06_PRESETS = {
     "tpu-v3-32": replace(
@@ -140,7 +140,6 @@ _V07_PRESETS = {
     "tpu-v4-128": replace(_V07_512, num_replicas=128),
     "tpu-v4-512": replace(
         _V07_2048,
-        source="G7 lingvo/tasks/mt/params/mlperf.py and results/tpu-v4-512-TF/transformer",
         num_replicas=512,
         optimizer=LazyAdam(base_learning_rate=1.9, beta_1=0.88, beta_2=0.94, epsilon=1e-9),
     ),
@@ -257,7 +256,7 @@ _CPU_PRESETS = {
 }
 
 _PUBLISHED = published({**_V06_PRESETS, **_V07_PRESETS})
-PRESETS: dict[str, Config] = named(
+PRESETS: dict[str, Config] = with_names(
     {
         **_CPU_PRESETS,
         **_PUBLISHED,
@@ -283,10 +282,10 @@ def _eval_bytes(config: Config) -> float:
 
 
 HERE = Rule(
-    own="cpu-multi30k",
+    preset="cpu-multi30k",
     example_bytes=_example_bytes,
     eval_bytes=_eval_bytes,
     gpu_batch=128,
     enough=(1500, 8000),
-    told={"num_train_examples": "rows into which the sentence pairs are packed"},
+    notes={"num_train_examples": "rows into which the sentence pairs are packed"},
 )

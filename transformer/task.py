@@ -23,7 +23,7 @@ class Task(translation.Task):
     input = pipeline
 
     def build(self, replicas: Replicas, precision: Precision) -> model.Transformer:
-        return model.build(self.config, replicas, precision)
+        return model.Transformer(self.config, replicas, precision)
 
     def loss(self, model_: model.Transformer, batch: Batch) -> Mapping[str, WeightedSum]:
         logits = model_([batch[name] for name in model.INPUTS], training=True)

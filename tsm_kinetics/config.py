@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from common.config.closed_fields import later_field
+from common.config.closed_fields import added_field
 from common.config.quality import Measure
 from common.config.ranges import RESIZES, at_least, fraction, one_of
 from common.config.schema import FrozenStages, RunConfig
@@ -45,16 +45,12 @@ class Data:
     scales: tuple[float, ...] = (1.0, 0.875, 0.75, 0.66)
     flip: bool = True
     jitter: float = 0.0
-    resize: str = later_field("bilinear")
+    resize: str = added_field("bilinear")
     eval_clips: int = 10
     eval_crops: int = 1
     eval_short_side: int = 256
     eval_size: int = 256
-    stored_short_side: int = later_field(256)
-
-    # Constants of every preset.
-    # Number of threads in the tf.data pool; 0 lets tf.data choose.
-    private_threads: ClassVar[int] = 0
+    stored_short_side: int = added_field(256)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +65,7 @@ class Config(FrozenStages, RunConfig):
       num_classes: outputs of the network; labels are 0 .. num_classes - 1.
       width: channels of the first convolution; every other width is a multiple of it.
       blocks: residual blocks of the four stages; (3, 4, 6, 3) is ResNet-50.
-      initial_weights: an .npz or .h5 file with an ImageNet ResNet-50 (see pretrained.py); "": random.
+      initial_weights: a file with an ImageNet ResNet-50 that common/layers/weight_files.py reads; "": random.
     """
 
     benchmark: str = "tsm_kinetics"

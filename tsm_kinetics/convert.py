@@ -11,13 +11,14 @@ final name only when it is complete, so a restart after an interruption keeps th
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import io
 import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -26,16 +27,18 @@ from PIL import Image
 from common.data import (
     conversion,
     folder_conversion,
+    given_splits,
     near_copies,
-    pictures,
     record_counts,
+    split_names,
     tables,
     text_files,
     tfrecords,
     videos,
 )
+from common.data.partners import Partners, plain
 from common.data.report import Report
-from common.errors import Parser, UserError, answering, counted
+from common.errors import Parser, UserError, answering, counted, near
 from common.files import write_atomically
 from tsm_kinetics import shards
 
@@ -73,7 +76,9 @@ def items(
     source = Path(source)
     if source.is_dir():
         listed_videos = list(_in_folders(source, report or Report()))
-        expected = "folders CLASS/*.mp4"
+        expected = "folders CLASS/*.mp4, or of frames, CLASS/CLIP/*.jpg"
+        if not listed_videos:
+            raise given_splits.nothing(source, "videos", videos.is_video, expected)
     else:
         rows = listed(source, Path(base) if base else None, report)
         split_name = text_files.normal(split).lower()
@@ -89,16 +94,16 @@ def items(
 
 def _in_folders(source: Path, report: Report) -> Iterator[Item]:
     for folder in folder_conversion.folders(source):
-        empty, found = True, folder_conversion.files(folder, report)
-        frames = Counter(
-            p.parent for p in found if p.parent != folder and p.suffix.lower() in pictures.SUFFIXES
-        )
-        for place, count in frames.items():
-            if count > 1 and not any(path.suffix.lower() in videos.SUFFIXES for path in found):
-                empty = False
-                report.change("a folder of frames, read as a clip of 25 frames a second", str(place))
-                yield Item(str(place), text_files.normal(folder.name))
-        for path in found if empty else ():
+        empty, files = True, folder_conversion.files(folder, report)
+        clips = [place for place in videos.frame_folders(files) if place != folder]
+        for place in clips:
+            empty = False
+            report.change("a folder of frames, read as a clip of 25 frames a second", str(place))
+            yield Item(str(place), text_files.normal(folder.name))
+        for path in files if not empty else ():
+            if path.parent not in clips:
+                report.skip("a file in no clip's folder", str(path))
+        for path in files if empty else ():
             if path.suffix.lower() in UNFINISHED:
                 report.leave_out("an unfinished download", str(path))
             elif path.suffix.lower() in videos.SUFFIXES or videos.is_video(path):
@@ -113,32 +118,51 @@ def _in_folders(source: Path, report: Report) -> Iterator[Item]:
 def listed(source: Path, base: Path | None = None, report: Report | None = None) -> list[tuple[Item, str]]:
     """Returns the videos of a CSV file, each with its split in lower case, "" without one.
 
-    Raises UserError if the file cannot be read, or a row is bad; the message names file and line.
-
-    Args:
-      source: the file; see the module docstring.
-      base: folder of its paths; by default, the file's folder or the parent of it.
-      report: for a user's own list: receives what is not read of it.
+    `base` is the folder of its paths; by default, the file's folder or the parent of it. `report`, for a user's own
+    list, receives what is not read of it. Raises UserError if the file cannot be read, or a row is bad; the message
+    names file and line.
     """
     table = tables.read(source)
     if not set(table.columns) >= _KINETICS:
         return [(Item(str(e.path), e.label, e.group), e.split) for e in tables.examples(table, base, report)]
     examples = []
+    folder = base or source.parent
+    partners = Partners(folder, videos.SUFFIXES)
+    labels = {_spelled(row["label"]) for row in table.rows} - {""}
     for row, number in zip(table.rows, table.numbers):
         try:
             start, end = (int(float(row[name])) for name in ("time_start", "time_end"))
         except (ValueError, OverflowError):
             raise UserError(f"{source}: line {number}: time_start and time_end must be numbers") from None
-        folder = base or source.parent
-        name = f"{row['youtube_id']}_{start:06d}_{end:06d}.mp4"
-        path = folder / row["label"] / name
-        examples.append(
-            (
-                Item(str(path if os.path.isfile(path) else folder / name), row["label"]),
-                row.get("split", "").lower(),
-            )
+        name = f"{row['youtube_id']}_{start:06d}_{end:06d}"
+        label, split = (text_files.normal(row.get(column, "")) for column in ("label", "split"))
+        usual = [place / f"{name}.mp4" for place in (folder / row["label"], folder)]
+        path = next(filter(os.path.isfile, usual), None) or (
+            folder / (_elsewhere(partners, name, source, labels, label, split) or usual[1])
         )
+        examples.append((Item(str(path), label), split.lower()))
     return examples
+
+
+def _elsewhere(
+    partners: Partners, name: str, source: Path, labels: Set[str], label: str, split: str
+) -> str | None:
+    """Returns the video `name` of a row in a folder of its label, or else of none, and not of another split.
+
+    Raises UserError if two videos fit.
+    """
+
+    def fits(folders: Set[str], file: str, _: str) -> bool:
+        parents = {*_spelled(os.path.dirname(file)).split("/")}
+        parts = {*map(split_names.part_of, (split, split_names.of_path(file)))} - {None}
+        return parents & labels == folders and len(parts) < 2
+
+    ways = (functools.partial(fits, folders) for folders in ({_spelled(label)}, set()))
+    return next(filter(None, (partners.of_stem(name, source, way) for way in ways)), None)
+
+
+def _spelled(label: str) -> str:
+    return plain(text_files.normal(label)).replace(" ", "_")
 
 
 def convert(
@@ -149,16 +173,10 @@ def convert(
 ) -> list[str]:
     """Writes the shards of `splits`, {prefix: (videos, number of shards)}; keeps shards that exist.
 
-    Raises UserError if the first split lacks a class of a later one, the folder holds another conversion, the disk is
-    full, or a split has no usable video.
-
-    Args:
-      splits: "train" comes first and defines the classes, numbered from 0 in alphabetical order.
-      short_side: of the stored frames at most, in pixels; see `videos.read`.
-      workers: number of processes.
-
-    Returns:
-      A line about every omitted video, and about every video cut off at a damaged place.
+    "train" comes first and defines the classes, numbered from 0 in alphabetical order. `short_side` is that of the
+    stored frames at most, in pixels. Returns a line about every omitted video, and about every video cut off at a
+    damaged place. Raises UserError if the first split lacks a class of a later one, the folder holds another
+    conversion, the disk is full, or a split has no usable video.
     """
     folder = Path(data_dir)
     classes = sorted({item.label for item in next(iter(splits.values()))[0]})
@@ -168,18 +186,16 @@ def convert(
             raise UserError(f"--{split}_shards {count}: must be 1..{len(listed)}, the number of videos")
         unknown = sorted({item.label for item in listed} - labels.keys())
         if unknown:
-            raise UserError(f"{split}: class {unknown[0]!r} has no training videos; check the sources")
+            fix = f"give it some, or another name{near(unknown[0], classes)}"
+            raise UserError(f"{split}: class {unknown[0]!r} has no training videos; {fix}")
     _note(folder, splits, short_side, classes)
-    tasks, paths = [], []
-    for split, (listed, count) in splits.items():
-        order = np.random.default_rng(_ORDER_SEED).permutation(len(listed))
-        for shard in range(count):
-            path = folder / tfrecords.shard_name(split, shard, count)
-            paths.append(path)
-            if not (path.is_file() and shards.index_path(path).is_file()):
-                tasks.append((path, [listed[i] for i in order[shard::count]], labels, short_side))
+    tasks = [
+        (path, part, labels, short_side)
+        for path, part in tfrecords.deal(folder, splits, _ORDER_SEED)
+        if not (path.is_file() and shards.index_path(path).is_file())
+    ]
     conversion.write_shards(_write_shard, tasks, workers)
-    record_counts.write(folder, [path.name for path in paths])
+    record_counts.write(folder, tfrecords.shard_names((s, count) for s, (_, count) in splits.items()))
     failed = _summary(folder, [note for split in splits for note in notes(folder, split)])
     for split in splits:
         if not len(shards.Index(folder, split)):
@@ -189,8 +205,8 @@ def convert(
 
 def _summary(folder: Path, noted: Sequence[tuple[str, str, str]]) -> list[str]:
     """Writes and returns a line about each video that was left out or is damaged."""
-    shown = {"left out": "left out: ", "damaged": ""}
-    failed = sorted(f"{path}: {shown[kind]}{value}" for path, kind, value in noted if kind in shown)
+    prefixes = {"left out": "left out: ", "damaged": ""}
+    failed = sorted(f"{path}: {prefixes[kind]}{value}" for path, kind, value in noted if kind in prefixes)
     _write(folder / LEFT_OUT, failed)
     return failed
 
@@ -218,12 +234,7 @@ def _write_shard(path: Path, listed: list[Item], labels: dict[str, int], short_s
 
 def _notes(path: str, clip: videos.Clip) -> Iterator[tuple[str, str, str]]:
     """Yields (path, kind, value) of a video that was kept: what reading changed, the damage, a digest of the frames."""
-    if clip.turned:
-        yield path, "changed", videos.TURNED
-    if clip.shrunk:
-        yield path, "changed", "video scaled down"
-    if clip.stretched:
-        yield path, "changed", "video of pixels that are not square, scaled to the shape that players show"
+    yield from ((path, "changed", change) for change in clip.changes)
     if clip.remark:
         yield path, "damaged", clip.remark
     if len(clip.frames) < 2:
@@ -242,11 +253,11 @@ def notes(folder: Path, split: str) -> list[tuple[str, str, str]]:
     Each note is (path, kind, value). A video that was left out has one note of kind "left out", whose value is the
     reason. Every other video has a note of kind "digest" and one of "thumbnail"; `_notes` has the other kinds.
     """
-    shown = []
+    rows = []
     for path in tfrecords.list_files(folder, f"{split}-*", shards.FIX):
         with np.load(shards.index_path(path)) as index:
-            shown += [tuple(row) for row in index["notes"].tolist()]
-    return sorted(shown)
+            rows += [tuple(row) for row in index["notes"].tolist()]
+    return sorted(rows)
 
 
 def _note(
@@ -254,13 +265,9 @@ def _note(
 ) -> None:
     """Rejects a folder that holds shards of another conversion; writes classes.txt."""
     settings = {"short_side": short_side}
-    digest = hashlib.sha256(json.dumps(settings).encode())
-    for split, (listed, count) in splits.items():
-        digest.update(f"{split} {count}\n".encode())
-        for item in listed:
-            digest.update(os.fsencode(f"{item.label} {Path(item.path).name}\n"))
-        digest.update(conversion.fingerprint(item.path for item in listed).encode())
-    text = json.dumps({"conversion": digest.hexdigest(), **settings})
+    head = json.dumps(settings)
+    digest = conversion.digest_of(splits, lambda item: f"{item.label} {Path(item.path).name}", head)
+    text = json.dumps({"conversion": digest, **settings})
     conversion.keep_apart(folder, splits, "convert.json", text)
     _write(folder / "classes.txt", classes)
 

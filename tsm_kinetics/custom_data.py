@@ -30,39 +30,27 @@ _MOST_FRAMES = 8  # Maximum frames in a strip on the page.
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
     """Writes the records and their description into `out`.
 
-    Raises UserError if there is no video that can be decoded, or `out` holds something else.
-
-    Args:
-      sources: one folder that contains class folders, or train/ and val/ with class folders; or one CSV file with
-        path,label and optionally split.
-      options: split, limits, frame size.
+    The source is one folder of class folders, or of train/ and val/ with these; or one CSV file of path,label and
+    perhaps split. Raises UserError if there is no video that can be decoded, or `out` holds something else.
     """
     report = options.report
-    train, held = _split(sources[0], options)
+    train, held_out = _split(sources[0], options)
     classes = sorted({item.label for item in train})
     if len(classes) < 2:
         raise UserError(
-            f"{sources[0]}: videos of one class, {classes[0]}; a classifier needs two or more"
-            f"{given_splits.inner(sources[0])}"
+            f"{sources[0]}: videos of one class, {classes[0]}; a classifier needs a folder for each of two or more"
+            f"{given_splits.inner(sources[0], [item.path for item in (*train, *held_out)])}"
         )
     labels = given_splits.class_names(sources[0], classes, report)
     folder_conversion.start(out, "tsm_kinetics")
-    splits = {
-        split: (
-            part,
-            folder_conversion.shard_count(
-                len(part), folder_conversion.size([item.path for item in part if os.path.isfile(item.path)])
-            ),
-        )
-        for split, part in (("train", train), ("validation", held))
-    }
+    splits = folder_conversion.shards_by_split(train, held_out)
     converter.convert(out, splits, options.short_side, options.workers)
     indices = [shards.Index(out, split) for split in splits]
     notes = [converter.notes(out, split) for split in splits]
-    _report(report, notes, (train, held))
-    films = _films([*train, *held])
+    _report(report, notes, (train, held_out))
+    films = _films([*train, *held_out])
     of_train = {film: item.path for film, item in zip(films, train) if film}
-    both = ((of_train[f], item.path) for f, item in zip(films[len(train) :], held) if f in of_train)
+    both = ((of_train[f], item.path) for f, item in zip(films[len(train) :], held_out) if f in of_train)
     near_copies.suspect_pairs(report, "clips of one film, by their names, to train and to evaluate on", both)
     folder_conversion.check_broken(report.lines, min(map(len, indices)))
     fields = {
@@ -72,8 +60,8 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         "data.stored_short_side": int(max(index.size.min(1).max() for index in indices)),
     }
     patterns = ["train-*-of-*", "validation-*-of-*", "index-*-of-*.npz"]
-    written = {path for path, kind, _ in notes[1] if kind == "digest"}
-    shown = [[labels[number] for number in index.label] for index in indices]
+    paths = {path for path, kind, _ in notes[1] if kind == "digest"}
+    class_names = [[labels[number] for number in index.label] for index in indices]
     description = folder_conversion.finish(
         out,
         "tsm_kinetics",
@@ -82,20 +70,20 @@ def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
         (len(indices[0]), len(indices[1])),
         report.lines,
         labels,
-        baseline=baselines.majority(*shown),
-        held_out=given_splits.relative([item.path for item in held if item.path in written], sources[0]),
+        baseline=baselines.majority(*class_names),
+        held_out=given_splits.relative([item.path for item in held_out if item.path in paths], sources[0]),
     )
-    return Conversion(description, folder_conversion.balance(labels, *shown), "videos", _facts(indices))
+    return Conversion(description, folder_conversion.balance(labels, *class_names), "videos", _facts(indices))
 
 
 def _report(
     report: Report, notes: Sequence[Sequence[tuple[str, str, str]]], splits: Sequence[Sequence[Item]]
 ) -> None:
     """Notes what converting both splits left out, changed and suspects; see `converter.notes`."""
-    said = {"left out": report.leave_out, "changed": report.change, "suspicious": report.suspect}
+    actions = {"left out": report.leave_out, "changed": report.change, "suspicious": report.suspect}
     for path, kind, value in itertools.chain(*notes):
-        if kind in said:
-            said[kind](value, path)
+        if kind in actions:
+            actions[kind](value, path)
         elif kind == "damaged":
             report.suspect("a damaged video, of which what can be decoded is kept", path)
     # A resumed conversion has notes of an interrupted one: of paths as that one named them, and maybe no thumbnail.
@@ -121,8 +109,8 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
     def in_list(path: Path) -> list[tuple[Item, str]]:
         return converter.listed(path, report=options.report)
 
-    train, held = given_splits.classified(source, options, in_folder, in_list)
-    return (train, held) if held is not None else _divided(train, options)
+    train, held_out = given_splits.classified(source, options, in_folder, in_list)
+    return (train, held_out) if held_out is not None else _divided(train, options)
 
 
 def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item]]:
@@ -133,8 +121,8 @@ def _divided(items: list[Item], options: Options) -> tuple[list[Item], list[Item
         if film and not item.group:
             options.report.change("clips of one film by their names, on one side", item.path)
         # A file of a size of its own has no copy; reading it would cost time.
-        own = item.path if film or sizes[_size(item.path)] == 1 else _digest(item.path)
-        names.append(f"group {item.group}" if item.group else film or own)
+        content = item.path if film or sizes[_size(item.path)] == 1 else _digest(item.path)
+        names.append(f"group {item.group}" if item.group else film or content)
     return given_splits.own_split(items, [item.label for item in items], names, options)
 
 
@@ -144,8 +132,8 @@ def _films(items: Sequence[Item]) -> list[str]:
     for number, item in enumerate(items):
         by_class.setdefault(item.label, []).append(number)
     for label, numbers in by_class.items():
-        told = near_copies.films([Path(items[number].path).stem for number in numbers])
-        for number, film in zip(numbers, told):
+        names = near_copies.films([Path(items[number].path).stem for number in numbers])
+        for number, film in zip(numbers, names):
             films[number] = film and f"film {label}/{film}"
     return films
 

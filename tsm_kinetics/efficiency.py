@@ -118,8 +118,8 @@ def report(arguments: argparse.Namespace) -> str:
             f"{value / unit:.{digits}f}" + (f" ({figure / unit:.{digits}f})" if figure else "")
             for value, figure, unit, digits in zip(values, paper, (1e9, 1e6, 1e3, 1), (1, 1, 2, 1))
         ]
-        used = f"{2 * macs * rate / peak:.2f}" if arguments.measure else ""
-        table.append((name, " x ".join(map(str, shape)), *cells, *["not measured"] * (4 - len(cells)), used))
+        share = f"{2 * macs * rate / peak:.2f}" if arguments.measure else ""
+        table.append((name, " x ".join(map(str, shape)), *cells, *["not measured"] * (4 - len(cells)), share))
         if not rate:
             continue
         # Training costs about three times inference: forward pass, gradients of inputs, gradients of weights.
@@ -129,8 +129,8 @@ def report(arguments: argparse.Namespace) -> str:
         if arguments.data_dir:
             seconds = loading_seconds(config, arguments.data_dir, arguments.steps)
             # The computation hides a prefetching input up to its own time (paper 3b, Figure 3b).
-            late = max(0.0, seconds - 3 * arguments.batch_size / rate)
-            hides = f"of which the computation does not hide {late:.3f} s"
+            exposed = max(0.0, seconds - 3 * arguments.batch_size / rate)
+            hides = f"of which the computation does not hide {exposed:.3f} s"
             loading.append(f"{name}: a batch loads in {seconds:.3f} s, {hides}")
     head = ("model", "input", "MACs G", "parameters M", "compute/IO k", "clips/s", "utilization")
     tables = [markdown_table(head, table), markdown_table(("scalability at nodes", *NODES), scaling)]

@@ -114,14 +114,14 @@ def train_input(
         return _element(frames, label) | {"weight": tf.constant(1.0)}
 
     numbers = tf.data.Dataset.range(start_step * share, 2**62)
-    clips = pipeline.prepared(numbers, decode, config.data.private_threads)
-    return pipeline.ahead(clips.batch(batch_size, drop_remainder=True), True, config.data.private_threads)
+    clips = pipeline.prepared(numbers, decode)
+    return pipeline.ahead(clips.batch(batch_size, drop_remainder=True))
 
 
 def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: int) -> tf.data.Dataset:
     """Makes one pass over this shard's videos in padded batches; padding has label -1 and weight 0."""
     data = config.data
-    own = np.arange(shard.index, len(index), shard.count)
+    numbers = np.arange(shard.index, len(index), shard.count)
     sizes = [len(range(i, len(index), shard.count)) for i in range(shard.count)]
     # One stream may feed several replicas; each gets a whole number of batches.
     per_step = shard.batches_per_step(config.eval_batch_size, batch_size)
@@ -130,8 +130,8 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
         video = int(video)
         frames = sampling.eval_frames(int(index.count[video]), config.frames, data)
         windows = sampling.eval_windows(*map(int, index.size[video]), data)
-        wanted, places = np.unique(frames, return_inverse=True)
-        once = _strings(index.read(video, wanted))
+        distinct, places = np.unique(frames, return_inverse=True)
+        once = _strings(index.read(video, distinct))
         return once[places.reshape(-1)], windows, index.label[video]
 
     def decode(video: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -139,14 +139,12 @@ def eval_input(config: Config, index: shards.Index, shard: Shard, batch_size: in
         encoded, windows, label = tf.numpy_function(sample, [video], types, stateful=False)
         return _element(decoded(encoded, windows, data.eval_size, data.resize), label)
 
-    videos = tf.data.Dataset.from_tensor_slices(own.astype(np.int64))
-    examples = pipeline.prepared(videos, decode, data.private_threads)
+    videos = tf.data.Dataset.from_tensor_slices(numbers.astype(np.int64))
+    examples = pipeline.prepared(videos, decode)
     shape = [config.views * config.frames, data.eval_size, data.eval_size, 3]
     nothing = {"frames": tf.zeros(shape, tf.uint8), "label": -1}
     batches = padding.num_batches(sizes, batch_size, per_step)
-    return pipeline.ahead(
-        padding.pad(examples, nothing, batch_size, batches), True, config.data.private_threads
-    )
+    return pipeline.ahead(padding.pad(examples, nothing, batch_size, batches))
 
 
 def synthetic(config: Config, batch_size: int, training: bool = True) -> tf.data.Dataset:
@@ -199,9 +197,9 @@ def diagnose(config: Config, data_dir: str | os.PathLike) -> UserError | None:
     try:
         for training in (True, False):
             files = load(config, data_dir, training).files
-            found = tfrecords.diagnose(files, lambda record: shards.complaint(record, config.num_classes))
-            if found:
-                return found
+            fault = tfrecords.diagnose(files, lambda record: shards.complaint(record, config.num_classes))
+            if fault:
+                return fault
     except UserError as error:
         return error
     return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.config.choices import FLIPPED, SCALED, Rule
 from common.config.optimizer import Adam, Sgd
-from common.config.presets import momentum_key, named, solver_keys, without_metadata
+from common.config.presets import momentum_key, solver_keys, with_names, without_metadata
 from common.config.schedule import Cosine
 from tsm_kinetics.config import Config, Data
 
@@ -80,7 +80,7 @@ def _on_summit(nodes: int, batch: int, row: str, accumulation_steps: int = 1) ->
 # Laptop: a network of four narrow blocks.
 _CPU = Config(division="open", smoke_run=True, global_batch_size=16, width=16, blocks=(1, 1, 1, 1))
 
-PRESETS: dict[str, Config] = named(
+PRESETS: dict[str, Config] = with_names(
     {
         # Takes minutes on generated videos (tsm_kinetics/tiny.py), whose classes are directions of motion.
         "cpu-tiny": replace(
@@ -148,13 +148,13 @@ def _eval_bytes(config: Config) -> float:
 
 
 HERE = Rule(
-    own="cpu-ucf101",
+    preset="cpu-ucf101",
     example_bytes=_example_bytes,
     eval_bytes=_eval_bytes,
     gpu_batch=64,
     weights={"width": 64, "blocks": (3, 4, 6, 3)},
     enough=(25, 500),
-    told={
+    notes={
         "image_size": SCALED,
         "data.flip": FLIPPED,
         "data.scales": "sides of a random crop, as parts of the short side",

@@ -54,8 +54,8 @@ def train_window(height: int, width: int, size: int, data: Data, rng: np.random.
     short = min(height, width)
     sides = [max(1, int(short * scale)) for scale in data.scales]
     sides = [min(size, short) if abs(side - size) < 3 else side for side in sides]
-    near = [(h, w) for i, h in enumerate(sides) for j, w in enumerate(sides) if abs(i - j) <= 1]
-    crop_height, crop_width = near[int(rng.integers(len(near)))]
+    pairs = [(h, w) for i, h in enumerate(sides) for j, w in enumerate(sides) if abs(i - j) <= 1]
+    crop_height, crop_width = pairs[int(rng.integers(len(pairs)))]
     down, right = (height - crop_height) // 4, (width - crop_width) // 4
     # Corners, center, edge midpoints, and centers of the four quarters.
     places = [

@@ -70,7 +70,7 @@ def write(path: Path, clips: Iterable[tuple[str, int, Clip]], notes: Sequence[tu
             position += _HEADER + len(record) + _FOOTER
             yield record
 
-    written = tfrecords.write(path, serialized())
+    count = tfrecords.write(path, serialized())
     arrays = {
         "label": np.array(labels, np.int32),
         "size": np.array(sizes, np.int32).reshape(-1, 2),
@@ -82,11 +82,11 @@ def write(path: Path, clips: Iterable[tuple[str, int, Clip]], notes: Sequence[tu
     }
     target = index_path(path)
     try:
-        with whole(target) as made:
-            np.savez(made, **arrays)
+        with whole(target) as file:
+            np.savez(file, **arrays)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror}; free some space") from error
-    return written
+    return count
 
 
 class Index:

@@ -71,10 +71,10 @@ class Task(task.Task):
         return Outputs(sums=top_k_sums(self.scores(model, batch["frames"]), batch))
 
     def quality(self, sums: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]) -> Quality:
-        seen = seen_once(sums, self.config.num_eval_examples, "videos")
-        top1 = int(sums["correct"]) / seen
-        details = {"top5": int(sums["correct_top5"]) / seen}
-        return Quality(top1, self.config.met(top1), details, confused=confused(sums, self.labels))
+        count = seen_once(sums, self.config.num_eval_examples, "videos")
+        top1 = int(sums["correct"]) / count
+        details = {"top5": int(sums["correct_top5"]) / count}
+        return Quality(top1, self.config.meets_target(top1), details, confused=confused(sums, self.labels))
 
     def _normalized(self, clips: tf.Tensor) -> tf.Tensor:
         return pipeline.normalize(clips, self._precision.compute, self.config.data.modality)

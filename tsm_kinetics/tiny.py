@@ -82,7 +82,7 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
     """
 
     def write(folder: Path) -> None:
-        drawn = folder / "videos"
+        clips = folder / "videos"
         splits = {}
         for split, count, files in (
             ("train", tiny.train_videos, tiny.train_files),
@@ -90,10 +90,10 @@ def generate(data_dir: str | os.PathLike, tiny: Tiny = TINY) -> None:
         ):
             for number in range(count):
                 name, frames = draw(tiny, split, number)
-                target = drawn / split / name / f"{split}_{number:05d}.mp4"
+                target = clips / split / name / f"{split}_{number:05d}.mp4"
                 target.parent.mkdir(parents=True, exist_ok=True)
                 videos.write(target, frames)
-            splits[split] = convert.items(drawn / split), files
+            splits[split] = convert.items(clips / split), files
         convert.convert(folder, splits)
 
     settings = {**dataclasses.asdict(tiny), "version": VERSION}

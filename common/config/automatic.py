@@ -19,7 +19,7 @@ from typing import Any
 
 from common.config import data_description, fitting_batch, hardware
 from common.config import overrides as configs
-from common.config.choices import TINY, Choice, Choosing, Rule
+from common.config.choices import TINY, Choice, Draft, Rule
 from common.config.hardware import Machine
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -48,7 +48,7 @@ def fitting(data_dir: str | None) -> str | None:
     return TINY if (pathlib.Path(data_dir) / TINY_NOTE).is_file() else None
 
 
-def taken(system: str, data_dir: str) -> str:
+def preset_line(system: str, data_dir: str) -> str:
     """Returns the line that announces the preset chosen by `fitting`."""
     kind = "your own" if system == NAME else "generated"
     return f"system   {system}, since the data in {data_dir} are {kind}; --system=NAME takes another preset"
@@ -82,16 +82,16 @@ def configure(
         raise UserError(f"--system={NAME}: this benchmark has none; take one of {', '.join(module.PRESETS)}")
     description = data_description.read(data_dir)
     if description is not None:
-        data_description.check_fields(module.PRESETS[rule.own], description)
+        data_description.check_fields(module.PRESETS[rule.preset], description)
     data = None if description is None else {**description.defaults, **description.fields}
-    config, chosen = choose(module, overrides, data, data_dir, weights=weights)
+    config, choices = choose(module, overrides, data, data_dir, weights=weights)
     if description is not None:  # Rejects an override that contradicts the data.
         config = data_description.apply(config, description, overrides)
     if seed is not None:
         config = dataclasses.replace(config, seed=seed)
     config.validate()
     check_counts(rule, config, data_dir)
-    return config, chosen
+    return config, choices
 
 
 def choose(
@@ -120,37 +120,36 @@ def choose(
     rule: Rule = module.HERE
     folder = pathlib.Path(data_dir) if data_dir and "://" not in data_dir else None
     generated = data is None and (data_dir is None or (folder is not None and (folder / TINY_NOTE).exists()))
-    base = module.PRESETS[rule.tiny if generated else rule.own]
-    chosen = Choosing(_start(base), {path for path, _ in overrides})
+    base = module.PRESETS[rule.tiny if generated else rule.preset]
+    draft = Draft(_start(base), {path for path, _ in overrides})
     why = f"the nearest for {'generated data' if generated else 'real data'}; the machine: {machine}"
-    chosen.list.append(Choice("preset", base.system, why))
+    draft.choices.append(Choice("preset", base.system, why))
     fixed = {**counted(rule, base, data_dir), **(data or {})}
     for path, value in fixed.items():
-        chosen.take(path, value, "of the data")
-    chosen.given |= set(fixed)
+        draft.take(path, value, "of the data")
+    draft.fixed |= set(fixed)
     for path, value in overrides:
         if path != "legw":
-            chosen.config = configs.override(chosen.config, path, value)
+            draft.config = configs.override(draft.config, path, value)
     if not generated:
-        _weights(chosen, rule, weights)
-    _devices(chosen, machine)
-    fitting_batch.batch(
-        chosen, rule, machine, base, seen=_epochs(chosen, base) * fitting_batch.examples_of(chosen.config)
-    )
-    _schedule(chosen, base)
-    if not generated and chosen.config.logged_target is None and not _LENGTHS & chosen.given:
-        chosen.take("patience", PATIENCE, "the run ends after so many evaluations without gain; 0 trains on")
-    for path, (value, why) in rule.choices(chosen.config, machine, _bytes(folder)).items():
-        chosen.take(path, value, why)
+        _weights(draft, rule, weights)
+    _devices(draft, machine)
+    total = _epochs(draft, base) * fitting_batch.examples_of(draft.config)
+    fitting_batch.batch(draft, rule, machine, base, total)
+    _schedule(draft, base)
+    if not generated and draft.config.logged_target is None and not _LENGTHS & draft.fixed:
+        draft.take("patience", PATIENCE, "the run ends after so many evaluations without gain; 0 trains on")
+    for path, (value, why) in rule.choices(draft.config, machine, _bytes(folder)).items():
+        draft.take(path, value, why)
     for path, value in overrides:
         if path == "legw":
-            chosen.config = configs.override(chosen.config, path, value)
-    given = {path for path, _ in overrides}
-    for path, why in rule.told.items():
-        if path not in given:
-            before = [choice.why for choice in chosen.list if choice.field == path]
-            chosen.say(path, "; ".join([*before, why]))
-    return chosen.config, chosen.list
+            draft.config = configs.override(draft.config, path, value)
+    overridden = {path for path, _ in overrides}
+    for path, why in rule.notes.items():
+        if path not in overridden:
+            before = [choice.why for choice in draft.choices if choice.field == path]
+            draft.say(path, "; ".join([*before, why]))
+    return draft.config, draft.choices
 
 
 def weights_folder(benchmark: str) -> pathlib.Path:
@@ -158,18 +157,19 @@ def weights_folder(benchmark: str) -> pathlib.Path:
     return pathlib.Path(os.environ.get(WEIGHTS) or os.path.expanduser(_WEIGHTS_CACHE), benchmark)
 
 
-def _weights(chosen: Choosing, rule: Rule, before: Mapping[str, Any] | None) -> None:
+def _weights(draft: Draft, rule: Rule, before: Mapping[str, Any] | None) -> None:
     """Starts from the newest stored weights, unless the command line names others or another network."""
     if before is not None:
         for path, value in before.items():
-            chosen.take(path, value, "as in the checkpoint that the run goes on from")
+            draft.take(path, value, "as in the checkpoint that the run goes on from")
+        draft.fixed |= set(before)
         return
-    stored = sorted(weights_folder(chosen.config.benchmark).glob("*.npz"), key=os.path.getmtime)
-    named = {"init", chosen.config.weights_field, *rule.weights} & chosen.given
-    if stored and rule.weights and not named:
-        chosen.take("init", str(stored[-1]), "stored by `timetotrain weights`; --init= starts from nothing")
+    stored = sorted(weights_folder(draft.config.benchmark).glob("*.npz"), key=os.path.getmtime)
+    fixed_weights = {"init", draft.config.weights_field, *rule.weights} & draft.fixed
+    if stored and rule.weights and not fixed_weights:
+        draft.take("init", str(stored[-1]), "stored by `timetotrain weights`; --init= starts from nothing")
         for path, value in rule.weights.items():
-            chosen.take(path, value, "as in these weights")
+            draft.take(path, value, "as in these weights")
 
 
 def counted(rule: Rule, config: Any, data_dir: str | None) -> Mapping[str, Any]:
@@ -184,14 +184,14 @@ def check_counts(rule: Rule, config: Any, data_dir: str | None) -> None:
     wrong = {
         path: value
         for path, value in fixed.items()
-        if (given := operator.attrgetter(path)(config)) != value
-        and not (path == "num_classes" and given > value)
+        if (value_here := operator.attrgetter(path)(config)) != value
+        and not (path == "num_classes" and value_here > value)
     }
     if wrong:
         fields = " ".join(f"--config.{path}={value}" for path, value in wrong.items())
-        here = "" if config.system == NAME else f", or take --system={NAME}"
+        other_way = "" if config.system == NAME else f", or take --system={NAME}"
         expected = ", ".join(f"{path}={operator.attrgetter(path)(config)}" for path in wrong)
-        raise UserError(f"{data_dir}: the files' size is not {expected}; set {fields}{here}")
+        raise UserError(f"{data_dir}: the files' size is not {expected}; set {fields}{other_way}")
 
 
 def _start(base: RunConfig) -> RunConfig:
@@ -207,52 +207,50 @@ def _start(base: RunConfig) -> RunConfig:
     )
 
 
-def _devices(chosen: Choosing, machine: Machine) -> None:
-    if machine.jax and "replicas" not in chosen.given and chosen.config.compile != "off":
-        chosen.take("replicas", "pjrt", "jax sees the GPU" + "s" * (len(machine.gpus) > 1))
-        chosen.take("num_replicas", len(machine.gpus), "one replica a GPU")
-    elif not {"replicas", "num_replicas"} & chosen.given and len(machine.gpus) > 1:
-        chosen.take("replicas", "mirrored", f"{len(machine.gpus)} GPUs in one process")
-        chosen.take("num_replicas", len(machine.gpus), "one replica a GPU")
-    if chosen.config.precision == "bf16" and not machine.bf16:
-        chosen.take("precision", "fp32", "no instructions for bfloat16 here")
+def _devices(draft: Draft, machine: Machine) -> None:
+    if machine.jax and "replicas" not in draft.fixed and draft.config.compile != "off":
+        draft.take("replicas", "pjrt", "jax sees the GPU" + "s" * (len(machine.gpus) > 1))
+        draft.take("num_replicas", len(machine.gpus), "one replica a GPU")
+    elif not {"replicas", "num_replicas"} & draft.fixed and len(machine.gpus) > 1:
+        draft.take("replicas", "mirrored", f"{len(machine.gpus)} GPUs in one process")
+        draft.take("num_replicas", len(machine.gpus), "one replica a GPU")
+    if draft.config.precision == "bf16" and not machine.bf16:
+        draft.take("precision", "fp32", "no instructions for bfloat16 here")
 
 
-def _epochs(chosen: Choosing, base: RunConfig) -> float:
+def _epochs(draft: Draft, base: RunConfig) -> float:
     """Chooses the number of epochs; returns the rule's number even if the command line gives another."""
-    size, before = fitting_batch.examples_of(chosen.config), fitting_batch.examples_of(base)
+    size, before = fitting_batch.examples_of(draft.config), fitting_batch.examples_of(base)
     if size == before:
         return base.train_epochs
     epochs = float(max(1, round(base.train_epochs * math.sqrt(before / size))))
     why = f"{base.system} has {base.train_epochs:g} of {before} examples, these are {size}"
-    chosen.take("train_epochs", epochs, f"{why}; the steps grow with the root")
+    draft.take("train_epochs", epochs, f"{why}; the steps grow with the root")
     return epochs
 
 
-def _schedule(chosen: Choosing, base: RunConfig) -> None:
+def _schedule(draft: Draft, base: RunConfig) -> None:
     """Stretches the schedule to the run's epochs and steps."""
-    epochs, schedule = chosen.config.train_epochs, chosen.config.schedule
+    epochs, schedule = draft.config.train_epochs, draft.config.schedule
     stretch = epochs / base.train_epochs
-    steps = stretch * fitting_batch.examples_of(chosen.config) / fitting_batch.examples_of(base)
+    steps = stretch * fitting_batch.examples_of(draft.config) / fitting_batch.examples_of(base)
     if stretch != 1:
-        chosen.take("epochs_per_block", float(max(1, round(epochs / EVALUATIONS))), "some ten evaluations")
-        chosen.take("eval_epochs", (), "some ten evaluations")
+        draft.take("epochs_per_block", float(max(1, round(epochs / EVALUATIONS))), "some ten evaluations")
+        draft.take("eval_epochs", (), "some ten evaluations")
     why = "stretched with the run"
     part = max(WARMUP_PART, base.schedule.warmup_epochs / base.train_epochs)
     # Even a short run needs as many warmup steps as the preset: with a quarter of them, SSD's loss stays high.
-    least = (
-        schedule.warmup_epochs * fitting_batch.examples_of(base) / fitting_batch.examples_of(chosen.config)
-    )
+    least = schedule.warmup_epochs * fitting_batch.examples_of(base) / fitting_batch.examples_of(draft.config)
     warmup = min(max(schedule.warmup_epochs * stretch, least), part * epochs)
     steps_of = f"not fewer steps than {base.system}, at most {part:.2g} of the run"
-    chosen.take("schedule.warmup_epochs", warmup, f"{why}, {steps_of}")
+    draft.take("schedule.warmup_epochs", warmup, f"{why}, {steps_of}")
     for name in schedule.in_epochs:
         value = getattr(schedule, name)
         stretched = tuple(b * stretch for b in value) if isinstance(value, tuple) else value * stretch
-        chosen.take(f"schedule.{name}", stretched, why)
-    chosen.take("schedule.warmup_steps", float(math.ceil(schedule.warmup_steps * steps)), why)
+        draft.take(f"schedule.{name}", stretched, why)
+    draft.take("schedule.warmup_steps", float(math.ceil(schedule.warmup_steps * steps)), why)
     for path in (f"schedule.{name}" for name in schedule.in_steps):
-        chosen.take(path, math.ceil(operator.attrgetter(path)(chosen.config) * steps), why)
+        draft.take(path, math.ceil(operator.attrgetter(path)(draft.config) * steps), why)
 
 
 def _bytes(folder: pathlib.Path | None) -> int:

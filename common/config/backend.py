@@ -10,7 +10,7 @@ from common.config.schema import RunConfig
 TAKEN = "replicas pjrt, since jax sees a GPU; --replicas=single takes TensorFlow's devices"
 
 
-def chosen(
+def choose(
     config: RunConfig,
     replicas: str | None,
     overrides: Sequence[tuple[str, str]],
@@ -25,10 +25,10 @@ def chosen(
       gpus: returns the number of GPUs that jax sees; called only if the backend may change.
     """
     fits = (config.hardware, config.replicas) == ("local", "single") and config.compile != "off"
-    takes = fits and not given(replicas, overrides) and gpus()
+    takes = fits and not is_set(replicas, overrides) and gpus()
     return dataclasses.replace(config, replicas="pjrt") if takes else config
 
 
-def given(replicas: str | None, overrides: Sequence[tuple[str, str]]) -> bool:
+def is_set(replicas: str | None, overrides: Sequence[tuple[str, str]]) -> bool:
     """Whether the command line names a backend, by --replicas or among the overrides [(path, value)]."""
     return replicas is not None or "replicas" in {path for path, _ in overrides}

@@ -12,7 +12,7 @@ from common.config.hardware import Machine
 from common.config.schema import RunConfig
 
 TINY = "cpu-tiny"
-# What `Rule.told` says of fields that several benchmarks have.
+# What `Rule.notes` says of fields that several benchmarks have.
 SCALED = "every picture is scaled to it, in pixels; details smaller than a pixel are lost"
 FLIPPED = "mirrors half of the pictures; set False where left and right differ, as for text"
 CROPPED = "range of a random crop, as part of the picture; (1.0, 1.0) keeps all of it"
@@ -23,7 +23,7 @@ class Rule:
     """A benchmark's rule for `here`, from its presets.py.
 
     Attributes:
-      own: the preset for the user's own data.
+      preset: the preset for the user's own data.
       example_bytes: function of the configuration; returns the bytes of memory that one example takes in a training
         step. They were measured; the configuration's sizes scale them.
       eval_bytes: the same of an evaluation; `example_bytes` by default.
@@ -35,7 +35,7 @@ class Rule:
         {path: (value, why)}.
       rate_part: function of (configuration, starting preset); returns the part of the preset's learning rate that suits
         the data, and why.
-      told: {path: what it does to the data} of fields that are said to the user even if the preset's value stays.
+      notes: {path: what it does to the data} of fields that are said to the user even if the preset's value stays.
       weights: {path: value} of the fields that fit the network to weights of `timetotrain weights`; {} for none.
       enough: (examples of a class, these times epochs) with which a network that starts from nothing beats its data's
         baseline: between runs that did and did not (tests/timetotrain/run/test_ending.py). None if no run tells.
@@ -44,7 +44,7 @@ class Rule:
         fix, {} if files are missing. It serves benchmarks without a converter, whose data have no description.
     """
 
-    own: str
+    preset: str
     example_bytes: Callable[[Any], float]
     gpu_batch: int
     eval_bytes: Callable[[Any], float] | None = None
@@ -52,7 +52,7 @@ class Rule:
     tiny: str = TINY
     choices: Callable[[Any, Machine, int], Mapping[str, tuple[Any, str]]] = lambda *_: {}
     rate_part: Callable[[Any, Any], tuple[float, str]] = lambda *_: (1.0, "")
-    told: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     weights: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     enough: tuple[int, int] | None = None
     background: int = 0
@@ -72,16 +72,16 @@ class Choice:
         return f"{self.field}={value}: {self.why}"
 
 
-class Choosing:
-    """A configuration under construction; fields in `given` stay as they are."""
+class Draft:
+    """A configuration under construction; fields in `fixed` stay as they are."""
 
-    def __init__(self, config: RunConfig, given: set[str]):
-        self.config, self.given = config, given
-        self.list: list[Choice] = []
+    def __init__(self, config: RunConfig, fixed: set[str]):
+        self.config, self.fixed = config, fixed
+        self.choices: list[Choice] = []
 
     def take(self, path: str, value: Any, why: str) -> None:
         """Sets a field unless the command line gives it."""
-        if path in self.given or operator.attrgetter(path)(self.config) == value:
+        if path in self.fixed or operator.attrgetter(path)(self.config) == value:
             return
         self.config = with_field(self.config, path, value)
         self.say(path, why)
@@ -89,7 +89,7 @@ class Choosing:
     def say(self, path: str, why: str) -> None:
         """Lists a field with its value and `why`; it replaces what was said of it."""
         choice = Choice(path, operator.attrgetter(path)(self.config), why)
-        self.list = [other for other in self.list if other.field != path] + [choice]
+        self.choices = [other for other in self.choices if other.field != path] + [choice]
 
 
 def with_field(config: Any, path: str, value: Any) -> Any:

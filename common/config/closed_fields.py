@@ -30,7 +30,7 @@ def rule_field(default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"closed": "fixed"})
 
 
-def later_field(default: Any, closed: str = "") -> Any:
+def added_field(default: Any, closed: str = "") -> Any:
     """Declares a field added after results were published: the digest omits it at its default.
 
     So published logs and checkpoints keep their digests (common/config/digest.py). `closed` is the mark that the other

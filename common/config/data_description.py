@@ -137,8 +137,8 @@ def read(data_dir: str | os.PathLike | None) -> Description | None:
 def _checked(path: Path, content: Any) -> Description:
     again = "convert the data again"
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else None
-        raise UserError(f"{path}: format {found!r}, this version reads {FORMAT}; {again}")
+        version = content.get("format") if isinstance(content, dict) else None
+        raise UserError(f"{path}: format {version!r}, this version reads {FORMAT}; {again}")
     if content.get("unfinished"):
         fix = "give the same `timetotrain data` command again"
         raise UserError(f"{path}: the conversion has not finished; {fix}")
@@ -165,15 +165,15 @@ def _checked(path: Path, content: Any) -> Description:
     return description
 
 
-def _checked_baseline(given: Any) -> Mapping[str, Any]:
+def _checked_baseline(baseline: Any) -> Mapping[str, Any]:
     """Returns a baseline of numbers, or {} if there is none; a run only shows it."""
-    if not isinstance(given, dict) or not isinstance(given.get("what"), str):
+    if not isinstance(baseline, dict) or not isinstance(baseline.get("what"), str):
         return {}
-    value = given.get("value")
+    value = baseline.get("value")
     numbers = list(value.values() if isinstance(value, dict) else [value])
     plain = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
     sound = bool(numbers) and plain and all(abs(n) < _MOST_VALUE for n in numbers)
-    return {"value": value, "what": given["what"]} if sound else {}
+    return {"value": value, "what": baseline["what"]} if sound else {}
 
 
 def _check_files(path: Path, description: Description) -> None:
@@ -182,13 +182,13 @@ def _check_files(path: Path, description: Description) -> None:
         try:
             size_here = file.stat().st_size
         except OSError as error:
-            said = f"{NAME} names it, but {error.strerror}"
-            raise UserError(f"{file}: {said}; convert the data again") from error
+            problem = f"{NAME} names it, but {error.strerror}"
+            raise UserError(f"{file}: {problem}; convert the data again") from error
         if size_here != size:
             raise UserError(f"{file}: has {size_here} bytes, {NAME} says {size}; convert the data again")
 
 
-def apply(config: C, description: Description, given: Sequence[tuple[str, str]] = ()) -> C:
+def apply(config: C, description: Description, overrides: Sequence[tuple[str, str]] = ()) -> C:
     """Returns `config` with the fields that the data determine, validated.
 
     Raises UserError if the data belong to another benchmark, an override contradicts them, or the description names a
@@ -196,18 +196,18 @@ def apply(config: C, description: Description, given: Sequence[tuple[str, str]] 
 
     Args:
       config: preset with overrides applied.
-      given: the overrides, [(path, value)], from `overrides.split_overrides`.
+      overrides: the overrides, [(path, value)], from `overrides.split_overrides`.
     """
     check_fields(config, description)
-    typed = {path for path, _ in given}
+    typed = {path for path, _ in overrides}
     for path, value in description.defaults.items():
         if path not in typed:
             config = _set(config, path, value)
     for path, value in description.fields.items():
         filled = _set(config, path, value)
         if path in typed and filled != config:
-            said = f"contradicts the data, whose {NAME} says {value}"
-            raise UserError(f"--config.{path}={dict(given)[path]} {said}; leave it out")
+            problem = f"contradicts the data, whose {NAME} says {value}"
+            raise UserError(f"--config.{path}={dict(overrides)[path]} {problem}; leave it out")
         config = filled
     config.validate()
     return config
@@ -237,7 +237,7 @@ def _set(config: C, path: str, value: Any) -> C:
     top = path.partition(".")[0]
     shared = top in {field.name for field in dataclasses.fields(RunConfig)} - set(_COUNTS)
     wrong = ""
-    if shared or path == config.weights_field or filled.own_functions() != config.own_functions():
+    if shared or path == config.weights_field or filled.plugin_functions() != config.plugin_functions():
         wrong = f"sets config.{path}, which data do not decide"
     elif top == "data" and isinstance(value, str) and not stays_inside(value):
         wrong = f"config.{path}={value[:80]!r} leaves the folder"
@@ -246,10 +246,10 @@ def _set(config: C, path: str, value: Any) -> C:
     return filled
 
 
-def filled(config: C, data_dir: str | os.PathLike | None, given: Sequence[tuple[str, str]] = ()) -> C:
+def filled(config: C, data_dir: str | os.PathLike | None, overrides: Sequence[tuple[str, str]] = ()) -> C:
     """Returns `config` with the settings from the description in `data_dir`; unchanged if there is none.
 
     Raises UserError as `read` and `apply` do.
     """
     description = read(data_dir)
-    return apply(config, description, given) if description else config
+    return apply(config, description, overrides) if description else config

@@ -50,8 +50,8 @@ def from_dict(cls: type[C], values: Mapping[str, Any], path: str = "config") -> 
             continue
         value = tuple(value) if isinstance(value, list) else value
         if not _fits(value, kind):
-            said = f"{path}.{name}={str(value)[:80]}: not {kind_of(kind)}"
-            raise UserError(f"{said}; written by another version?")
+            message = f"{path}.{name}={str(value)[:80]}: not {kind_of(kind)}"
+            raise UserError(f"{message}; written by another version?")
         fields[name] = value
     names = (field.name for field in dataclasses.fields(cls) if field.init)
     return cls(**{name: fields[name] for name in names if name in fields})
@@ -77,13 +77,13 @@ def _fits(value: Any, kind: Any) -> bool:
 def digest(config: Any) -> str:
     """Returns the SHA-256 of the configuration's canonical JSON, in hexadecimal.
 
-    It includes a `later_field` (common/config/closed_fields.py) only if the value differs from the default. If the
+    It includes a `added_field` (common/config/closed_fields.py) only if the value differs from the default. If the
     configuration names user functions, the digest includes the source of their modules.
 
     Raises UserError if Python no longer finds such a module.
     """
     values = _digested(config)
-    if functions := config.own_functions():
+    if functions := config.plugin_functions():
         values["own_functions"] = {field: plugins.digest(field, name) for field, name in functions.items()}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

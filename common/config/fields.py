@@ -27,14 +27,14 @@ class Field:
       kind: form of a value, as `kind_of` returns it: "number", "whole numbers a,b,...", "text, or none".
       value: its value in the described configuration.
       meaning: its purpose.
-      own: whether it is specific to the benchmark.
+      specific: whether it is specific to the benchmark.
     """
 
     path: str
     kind: str
     value: Any
     meaning: str
-    own: bool
+    specific: bool
 
     @property
     def group(self) -> str:
@@ -61,23 +61,23 @@ def describe(config: Any, shared: type | None = None) -> list[Field]:
 
 
 def _describe(config: Any, everywhere: set[str], prefix: str) -> Iterator[Field]:
-    known = meanings(type(config))
+    texts = meanings(type(config))
     for name, kind in field_types(type(config)).items():
         value = getattr(config, name)
         if dataclasses.is_dataclass(value):
             yield from _describe(value, everywhere, f"{prefix}{name}.")
             continue
-        meaning = known.get(name, "")
-        own = bool(everywhere) and (prefix or name).partition(".")[0] not in everywhere
-        yield Field(prefix + name, kind_of(kind), value, meaning, own)
+        meaning = texts.get(name, "")
+        specific = bool(everywhere) and (prefix or name).partition(".")[0] not in everywhere
+        yield Field(prefix + name, kind_of(kind), value, meaning, specific)
 
 
 def meanings(cls: type) -> dict[str, str]:
     """Returns {field: meaning} from the docstrings of a class and its bases; a subclass takes precedence."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        found |= _attributes(base.__dict__.get("__doc__") or "")
-    return found
+        texts |= _attributes(base.__dict__.get("__doc__") or "")
+    return texts
 
 
 def purpose(cls: type) -> str:

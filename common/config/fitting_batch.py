@@ -6,7 +6,7 @@ import dataclasses
 import operator
 from typing import Any
 
-from common.config.choices import Choosing, Rule
+from common.config.choices import Draft, Rule
 from common.config.hardware import Machine
 from common.config.legw import legw
 from common.config.schema import RunConfig
@@ -23,9 +23,9 @@ RESERVE_BYTES = 1 << 30  # TensorFlow, the weights of a small preset and their s
 LEAST_STEPS, LEAST_BATCH = 500, 4
 
 
-def batch(chosen: Choosing, rule: Rule, machine: Machine, base: RunConfig, seen: float) -> None:
-    """Chooses the batch sizes, then the learning rate and warmup by LEGW; `seen`: examples over all epochs."""
-    config = chosen.config
+def batch(draft: Draft, rule: Rule, machine: Machine, base: RunConfig, total: float) -> None:
+    """Chooses the batch sizes, then the learning rate and warmup by LEGW; `total`: examples of all epochs."""
+    config = draft.config
     groups, cost, eval_cost = config.num_groups, *example_bytes(rule, config)
     part = JAX_PART if config.replicas == "pjrt" else GPU_PART
     memory = (part * min(machine.gpus) if machine.gpus else HOST_PART * machine.memory) - RESERVE_BYTES
@@ -39,26 +39,26 @@ def batch(chosen: Choosing, rule: Rule, machine: Machine, base: RunConfig, seen:
     limits = [
         (fits * groups, f"the memory {holds} of {cost / 1e6:.2g} MB a device"),
         (device * groups, busy),
-        (max(seen / steps, LEAST_BATCH * groups), f"leaves {steps:.0f} steps for {seen:.0f} examples"),
+        (max(total / steps, LEAST_BATCH * groups), f"leaves {steps:.0f} steps for {total:.0f} examples"),
     ]
     most, why = min(limits)
     micro_batches = groups * config.accumulation_steps
     size = power_of_two(most / micro_batches) * micro_batches
-    chosen.take("global_batch_size", size, f"a power of two a device; {why}")
-    while "global_batch_size" not in chosen.given and _refused(chosen.config):
-        half = chosen.config.global_batch_size // 2
+    draft.take("global_batch_size", size, f"a power of two a device; {why}")
+    while "global_batch_size" not in draft.fixed and _refused(draft.config):
+        half = draft.config.global_batch_size // 2
         if half < micro_batches:
             break
-        chosen.take("global_batch_size", half, "the data are too few for more")
-    _rate(chosen, base)
+        draft.take("global_batch_size", half, "the data are too few for more")
+    _rate(draft, base)
     part, why = rule.rate_part(config, base)
-    rate = chosen.config.optimizer.base_learning_rate
+    rate = draft.config.optimizer.base_learning_rate
     whole = part * rate / base.optimizer.base_learning_rate  # LEGW's factor too.
     why = f"{why}; {whole:.3g} of the rate of {base.system}"
-    chosen.take("optimizer.base_learning_rate", part * rate, why)
+    draft.take("optimizer.base_learning_rate", part * rate, why)
     needed = power_of_two(max(1, 2 * -(-config.examples_per_evaluation // groups) - 1))
     largest = min(needed, eval_fits, max(device, base.eval_batch_size))
-    chosen.take("eval_batch_size", power_of_two(largest) * groups, "a power of two that fits")
+    draft.take("eval_batch_size", power_of_two(largest) * groups, "a power of two that fits")
 
 
 def example_bytes(rule: Rule, config: Any) -> tuple[float, float]:
@@ -75,18 +75,18 @@ def _refused(config: RunConfig) -> bool:
     return False
 
 
-def _rate(chosen: Choosing, base: RunConfig) -> None:
+def _rate(draft: Draft, base: RunConfig) -> None:
     """Scales the learning rate and the lengths to the batch by LEGW."""
-    ratio = chosen.config.global_batch_size / base.global_batch_size
+    ratio = draft.config.global_batch_size / base.global_batch_size
     if ratio == 1:
         return
     scaled = legw(base, ratio)
     why = f"LEGW (common/config/legw.py): {ratio:.3g} times the batch of {base.system}"
-    schedule = chosen.config.schedule
+    schedule = draft.config.schedule
     lengths = (*schedule.rates, "warmup_epochs", *schedule.in_steps)
     names = [name for name in lengths if hasattr(base.schedule, name)]
     for path in ("optimizer.base_learning_rate", *(f"schedule.{name}" for name in names)):
-        chosen.take(path, operator.attrgetter(path)(scaled), why)
+        draft.take(path, operator.attrgetter(path)(scaled), why)
 
 
 def examples_of(config: RunConfig) -> int:

@@ -133,11 +133,11 @@ def _of_tensorflow(listed: Sequence[Gpu]) -> list[Gpu]:
     if not listed:
         return []
     # TensorFlow without the CUDA libraries sees none of them, and CUDA_VISIBLE_DEVICES may hide some.
-    seen = machine_tools.output(sys.executable, "-c", _COUNT_GPUS, seconds=120).strip()
-    return list(listed[: int(seen)]) if seen.isdigit() else []
+    count = machine_tools.output(sys.executable, "-c", _COUNT_GPUS, seconds=120).strip()
+    return list(listed[: int(count)]) if count.isdigit() else []
 
 
 def parse_gpus(rows: list[list[str]]) -> list[Gpu]:
     """Parses nvidia-smi's rows, such as ["81559", "9.0", "580.65.06"], to GPUs; the driver may be unknown."""
-    found = [re.fullmatch(r"(\d+),([\d.]+),(?:(\d+)[\d.]*|\D*)", ",".join(row)) for row in rows]
-    return [Gpu(int(m[1]) << 20, float(m[2]), int(m[3] or 0)) for m in found if m]
+    matches = [re.fullmatch(r"(\d+),([\d.]+),(?:(\d+)[\d.]*|\D*)", ",".join(row)) for row in rows]
+    return [Gpu(int(m[1]) << 20, float(m[2]), int(m[3] or 0)) for m in matches if m]

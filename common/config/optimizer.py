@@ -10,7 +10,7 @@ import dataclasses
 from typing import ClassVar
 
 from common.config import plugins
-from common.config.closed_fields import later_field
+from common.config.closed_fields import added_field
 from common.config.variants import Variant, variant_name
 
 
@@ -45,9 +45,9 @@ class Optimizer(Variant):
     bias_gradient_factor: float = 1.0
     clip_norm: float = 0.0
     clip_replica_norm: float = 0.0
-    sums_examples: bool = later_field(False)
-    one_warmup_delta: bool = later_field(False)
-    clip_epsilon: float = later_field(0.0)
+    sums_examples: bool = added_field(False)
+    one_warmup_delta: bool = added_field(False)
+    clip_epsilon: float = added_field(0.0)
 
     path: ClassVar[str] = "optimizer.name"
     # Whether docs/optimizers.md describes the rule: a closed run may use it only where the rules of its round name it.
@@ -94,7 +94,7 @@ class Lars(Sgd):
     """
 
     name: str = variant_name("lars")
-    trust_in_velocity: bool = later_field(False)
+    trust_in_velocity: bool = added_field(False)
     eta: float = 0.001
     epsilon: float = 0.0
 
@@ -145,7 +145,7 @@ class Adam(_Moments):
     """
 
     name: str = variant_name("adam")
-    corrected_epsilon: bool = later_field(False)
+    corrected_epsilon: bool = added_field(False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +220,7 @@ class OwnRule(Lars, Adam, Adadelta, Adagrad):
     epsilon: float = 0.0
     rho: float = 0.9
     later: ClassVar[bool] = False
-    is_own: ClassVar[bool] = True
+    is_plugin: ClassVar[bool] = True
 
     def check(self) -> None:
         """Accepts any value: the rule alone knows what it reads."""

@@ -31,8 +31,8 @@ def preset(presets: Mapping[str, C], name: str, others: Sequence[str] = ()) -> C
       UserError: no such preset; the message lists similar names, also from `others`, the caller's additional names.
     """
     if name not in presets:
-        known = [*others, *presets]
-        raise UserError(f"--system={name}: unknown{near(name, known)}; known: {', '.join(known)}")
+        names = [*others, *presets]
+        raise UserError(f"--system={name}: unknown{near(name, names)}; known: {', '.join(names)}")
     return presets[name]
 
 

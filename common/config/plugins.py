@@ -16,7 +16,7 @@ from common.errors import UserError, near
 FORM = "MODULE:FUNCTION, as mypackage.module:function"
 
 
-def is_own(name: str) -> bool:
+def is_plugin(name: str) -> bool:
     """Whether a name is MODULE:FUNCTION, not one of this project's names."""
     return ":" in name
 
@@ -47,8 +47,8 @@ def load(field: str, name: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        said = f"importing {module_name} raises {type(error).__name__}: {error}"
-        raise UserError(f"config.{field}={name!r}: {said}") from error
+        problem = f"importing {module_name} raises {type(error).__name__}: {error}"
+        raise UserError(f"config.{field}={name!r}: {problem}") from error
     value = getattr(module, function, None)
     if not callable(value):
         hint = near(function, [n for n in vars(module) if not n.startswith("_")])

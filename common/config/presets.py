@@ -4,16 +4,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from common.config.clock import Clock
 from common.config.legw import legw
 from common.config.rules import OPTIMIZERS
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 
 C = TypeVar("C", bound=RunConfig)
 _NEAREST = ("tpu-v4-16", "tpu-v3-256", "dgx-1")  # Published rows that presets of later machines follow.
 
 
-def named(presets: Mapping[str, C]) -> dict[str, C]:
+def with_names(presets: Mapping[str, C]) -> dict[str, C]:
     """Returns the presets in the same order, each with its name in the field `system`."""
     return {name: dataclasses.replace(config, system=name) for name, config in presets.items()}
 
@@ -50,8 +50,8 @@ def later_machines(published: Mapping[str, C], batches: tuple[str, str, str]) ->
     """Returns presets for TPU v5e and v6e, H100, H200 and B200, which run through jax.
 
     Each has the batch and schedule of the nearest published row: `tpu-v4-16`, `tpu-v3-256` or `dgx-1`. The division
-    is open because nobody has submitted these values on these machines. Precision (bf16 needs no loss scale),
-    micro-batches and reading threads are the defaults.
+    is open because nobody has submitted these values on these machines. Precision (bf16 needs no loss scale) and
+    micro-batches are the defaults.
 
     Args:
       published: the benchmark's published presets.
@@ -60,11 +60,9 @@ def later_machines(published: Mapping[str, C], batches: tuple[str, str, str]) ->
     rows: list[C] = []
     for name, batch, devices in zip(_NEAREST, batches, ("16 cores", "256 cores", "8 GPUs"), strict=True):
         row = published[name]
-        threads = {"private_threads"} & {field.name for field in dataclasses.fields(row.data)}
-        data = dataclasses.replace(row.data, **{one: getattr(type(row.data), one) for one in threads})
         source = f"as {name}, round v{row.ruleset[:3]}: {batch} on {devices}"
         values = {"source": source, "division": "open", "replicas": "pjrt", "precision": type(row).precision}
-        rows.append(dataclasses.replace(row, **values, loss_scale=1.0, accumulation_steps=1, data=data))
+        rows.append(dataclasses.replace(row, **values, loss_scale=1.0, accumulation_steps=1))
     of_16, of_256, of_8 = rows
     # One GPU runs the eight GPUs' micro-batches one after another.
     size = of_8.eval_batch_size // 8
@@ -83,7 +81,9 @@ def solver_keys(config: RunConfig) -> dict[str, Any]:
     return {
         "opt_name": optimizer.name,
         "opt_base_learning_rate": optimizer.base_learning_rate,
-        "opt_learning_rate_warmup_epochs": schedule.logged_warmup_epochs(Clock.of(config).steps_per_epoch),
+        "opt_learning_rate_warmup_epochs": schedule.logged_warmup_epochs(
+            RunLength.of(config).steps_per_epoch
+        ),
         "opt_learning_rate_schedule": schedule.kind,
         **rule_keys(config),
     }

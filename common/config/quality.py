@@ -41,7 +41,7 @@ class Measure:
         mean = sum(values) / len(values)
         return -mean if self.lower_is_better else mean
 
-    def named(self, value: Value) -> dict[str, float]:
+    def by_name(self, value: Value) -> dict[str, float]:
         """Returns {name: value} of the parts, with the names for people."""
         return {self.names.get(key, key) if key else self.name: part for key, part in parts(value).items()}
 
@@ -53,13 +53,13 @@ class Measure:
             return f"{value if abs(value) > 1 else 100 * value:.1f}"
         return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3f}"
 
-    def shown(self, value: Value) -> str:
+    def text(self, value: Value) -> str:
         """Formats a value with its name: "top-1 accuracy 75.9 %", "box mAP 0.377, mask mAP 0.339"."""
-        return ", ".join(f"{name} {self.number(part)}" for name, part in self.named(value).items())
+        return ", ".join(f"{name} {self.number(part)}" for name, part in self.by_name(value).items())
 
     def target(self, value: Value) -> str:
         """Formats a target; a single part goes without its name: "75.9 %", "box mAP 0.377, mask mAP 0.339"."""
-        return self.shown(value) if isinstance(value, Mapping) else self.number(value)
+        return self.text(value) if isinstance(value, Mapping) else self.number(value)
 
 
 def parts(value: Value) -> Mapping[str, float]:

@@ -37,11 +37,6 @@ def fraction(config: Any, *paths: str) -> None:
     _check(config, paths, lambda value: 0 <= value < 1, "at least 0 and below 1")
 
 
-def part(config: Any, *paths: str) -> None:
-    """Raises UserError if one of the fields is not in (0, 1]."""
-    _check(config, paths, lambda value: 0 < value <= 1, "above 0 and at most 1")
-
-
 def within(config: Any, low: float, high: float, *paths: str) -> None:
     """Raises UserError if one of the fields, or of its numbers, is not in [low, high]."""
 
@@ -58,10 +53,10 @@ def _check(config: Any, paths: Sequence[str], holds: Callable[[Any], bool], must
             raise UserError(f"config.{path}={value}: must be {must}")
 
 
-def one_of(config: Any, path: str, known: Sequence[str]) -> None:
-    """Raises UserError, with the nearest `known` value, if the field's value is not known."""
-    if (value := _get(config, path)) not in known:
-        listed = f"unknown{near(str(value), known)}; known: {', '.join(known)}"
+def one_of(config: Any, path: str, values: Sequence[str]) -> None:
+    """Raises UserError, with the nearest of `values`, if the field has another value."""
+    if (value := _get(config, path)) not in values:
+        listed = f"unknown{near(str(value), values)}; known: {', '.join(values)}"
         raise UserError(f"config.{path}={value!r}: {listed}")
 
 

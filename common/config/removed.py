@@ -2,7 +2,9 @@
 
 removed_fields.json holds {benchmark: {field: value}}; "" stands for every benchmark. The program now computes as it did
 with this value, which every preset of the benchmark had. A value {"follows": FIELD, "default": DEFAULT, VALUE: value}
-depends on the configuration's FIELD; without any VALUE it is FIELD's own. {"either": values} stands for any of them.
+depends on the configuration's FIELD, or on several (FIELD,FIELD and VALUE,VALUE); without any VALUE it is FIELD's own.
+{"either": values} stands for any of them, {"any": value} for every value, since the field changed no result; presets
+had this one.
 """
 
 import contextlib
@@ -16,8 +18,10 @@ from common.errors import UserError
 
 # Optimizers of earlier versions.
 _RULES = ("nadamw", "schedule_free_sgd", "schedule_free_adamw", "muon", "shampoo", "soap")
-# Fields that say now what several fields said in earlier versions.
-_SETS = ("network", "levels")
+# Fields that say now what several fields said in earlier versions. Of the latter, the oldest files lack _LATER, which
+# then had the values of the default.
+_SETS = ("network", "implementation", "communication.weight_update")
+_LATER = ("geometry", "loss_divisors", "bias_initializer", "data.resize", "data.colours")
 _PATH = pathlib.Path(__file__).with_name("removed_fields.json")
 
 
@@ -40,20 +44,26 @@ def _rows(values: Mapping[str, Any]) -> dict[str, Any]:
 def _accepted(values: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Returns {field: values that mean what the program computes}; none if the field that decides has a new value."""
 
-    def accepted(row: Any) -> list[Any]:
+    def accepted(path: str, row: Any) -> list[Any]:
         if not isinstance(row, Mapping):
             return [row]
+        if "any" in row:
+            return [_plain(_at(values, path, row["any"]))]
         if "either" in row:
             return row["either"]
-        followed = _at(values, row["follows"], row["default"])
+        fields, defaults = row["follows"].split(","), str(row["default"]).split(",")
+        if len(fields) > 1:
+            followed = ",".join(str(_at(values, *pair)) for pair in zip(fields, defaults, strict=True))
+        else:
+            followed = _at(values, row["follows"], row["default"])
         return [row[name] for name in _names(row) if name == str(followed)] if _names(row) else [followed]
 
-    return {path: accepted(row) for path, row in _rows(values).items()}
+    return {path: accepted(path, row) for path, row in _rows(values).items()}
 
 
 def _names(row: Mapping[str, Any]) -> list[str]:
     """Returns the values of FIELD that a row which follows it lists."""
-    return [name for name in row if name not in ("follows", "default")]
+    return [name for name in row if name not in ("follows", "default", "either", "any")]
 
 
 def _now(row: Any) -> str:
@@ -86,15 +96,25 @@ def is_constant(values: Mapping[str, Any], path: str, value: str) -> bool:
         )
     if path not in (fields := _accepted(values)):
         return False
-    if not any(_means(value, one) for one in fields[path]):
-        fix = {
-            "first_block_epochs": f"give --config.eval_epochs={value}",
-            "first_block_steps": "give --config.eval_epochs=EPOCH",
-        }.get(path, "leave it out")
+    row = _rows(values)[path]
+    if not (isinstance(row, Mapping) and "any" in row) and not any(
+        _means(value, one) for one in fields[path]
+    ):
         raise UserError(
-            f"--config.{path}={value}: earlier versions had this field; {_now(_rows(values)[path])}, so {fix}"
+            f"--config.{path}={value}: earlier versions had this field; {_now(row)}, so {_fix(path, value, row)}"
         )
     return True
+
+
+def _fix(path: str, value: str, row: Any) -> str:
+    """Returns what to do instead of `--config.PATH=VALUE`, a field of an earlier version with its row of the table."""
+    if path == "first_block_epochs":
+        return f"give --config.eval_epochs={value}"
+    if path == "first_block_steps":
+        return "give --config.eval_epochs=EPOCH"
+    names = [name for name in _names(row) if _means(value, row[name])] if isinstance(row, Mapping) else []
+    flags = " or ".join(f"--config.{row['follows']}={name}" for name in names if "," not in name)
+    return f"give {flags}" if flags else "leave it out"
 
 
 def _means(text: str, value: Any) -> bool:
@@ -130,22 +150,29 @@ def _with_sets(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
     A configuration that equals none of a field's sets gets the nearest, so that a message names what differs.
     """
-    rows = _rows(values)
     for field in _SETS:
-        said = {
+        rows = {
             path: row
-            for path, row in rows.items()
-            if isinstance(row, Mapping)
-            and row.get("follows") == field
-            and _at(values, path, None) is not None
+            for path, row in _rows(values).items()
+            if isinstance(row, Mapping) and row.get("follows") == field
         }
-        if said and field not in values:
+        paths = [path for path in rows if _at(values, path, None) is not None]
+        if paths and _at(values, field, None) is None:
+            for path in (path for path in rows if path in _LATER and path not in paths):
+                values = _replaced(values, path, rows[path][rows[path]["default"]])
+                paths.append(path)
             different = {
-                name: sum(_plain(_at(values, path, None)) != row[name] for path, row in said.items())
-                for name in _names(next(iter(said.values())))
+                name: sum(_plain(_at(values, path, None)) != rows[path][name] for path in paths)
+                for name in _names(rows[paths[0]])
             }
-            values = {**values, field: min(different, key=lambda name: different[name])}
+            values = _replaced(values, field, min(different, key=lambda name: different[name]))
     return values
+
+
+def _replaced(values: Mapping[str, Any], path: str, value: Any) -> Mapping[str, Any]:
+    """Returns `values` with the field at `path` ("communication.weight_update")."""
+    head, _, rest = path.partition(".")
+    return {**values, head: _replaced(values.get(head, {}), rest, value) if rest else value}
 
 
 def _plain(value: Any) -> Any:
@@ -163,14 +190,14 @@ def _with_eval_epochs(values: Mapping[str, Any]) -> Mapping[str, Any]:
     first = epochs or every
     if not first or not every or steps != round(first / every * per_block):
         return values
-    left = {name: value for name, value in values.items() if name not in names[:2]}
-    return left if first == every else left | {"eval_epochs": [first]}
+    rest = {name: value for name, value in values.items() if name not in names[:2]}
+    return rest if first == every else rest | {"eval_epochs": [first]}
 
 
 def _without(
     values: Mapping[str, Any], fields: Mapping[str, Any], rows: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, Any]:
-    left: dict[str, Any] = {}
+    remaining: dict[str, Any] = {}
     for name, value in values.items():
         path = prefix + name
         if path in fields:
@@ -182,5 +209,5 @@ def _without(
         else:
             rest = _without(value, fields, rows, f"{path}.") if isinstance(value, Mapping) else value
             if rest or not value or not isinstance(value, Mapping):  # All fields of a group may be gone.
-                left[name] = rest
-    return left
+                remaining[name] = rest
+    return remaining

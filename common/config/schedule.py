@@ -9,7 +9,7 @@ import dataclasses
 import math
 from typing import ClassVar
 
-from common.config.closed_fields import later_field
+from common.config.closed_fields import added_field
 from common.config.variants import Variant, variant_name
 from common.errors import UserError, near
 
@@ -33,7 +33,7 @@ class Schedule(Variant):
     kind: str = variant_name("")
     warmup_epochs: float = 5.0
     warmup_steps: float = 0.0
-    first_step: int = later_field(0)
+    first_step: int = added_field(0)
 
     path: ClassVar[str] = "schedule.kind"
     # The fields besides the warmup's that count epochs, those that count steps, and those that are rates.
@@ -150,14 +150,11 @@ class Step(_FromARate):
     Attributes:
       boundaries: epochs at which the rate is multiplied by `factor`.
       factor: factor of a drop, or of a decay of "gnmt".
-      drops_round_down: whether the step of a drop is rounded down, as int() does in Google's SSD; otherwise the first
-        step at or after it has the lower rate.
     """
 
     kind: str = variant_name("step")
     boundaries: tuple[float, ...] = ()
     factor: float = 0.1
-    drops_round_down: bool = later_field(False)
 
     in_epochs: ClassVar[tuple[str, ...]] = ("boundaries",)
 
@@ -242,7 +239,7 @@ class OwnSchedule(Polynomial, Step, Cosine, Noam, Gnmt):
     in_epochs: ClassVar[tuple[str, ...]] = ("train_epochs", "boundaries")
     in_steps: ClassVar[tuple[str, ...]] = Gnmt.in_steps
     rates: ClassVar[tuple[str, ...]] = _FromARate.rates
-    is_own: ClassVar[bool] = True
+    is_plugin: ClassVar[bool] = True
 
     def check(self, steps_per_epoch: float) -> None:
         """Raises UserError for an unknown warmup; the function alone knows what else it reads."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from common.config import plugins, quality, validation
-from common.config.closed_fields import later_field, rule_field, system_field
+from common.config.closed_fields import added_field, rule_field, system_field
 from common.config.optimizer import Lars, Optimizer
 from common.config.quality import Measure
 from common.config.schedule import Constant, Schedule
@@ -21,15 +21,14 @@ class Communication:
       algorithm: "flat", or "2d": rows, then columns, as in section 2 of the pods paper.
       wire: "full" sends gradients as they are; "bf16_sum" sends bfloat16 and the collective adds in bfloat16
         (published TPU code: `use_bf16_gradients_ar`).
-      shard_weight_update: whether each replica updates 1/N of the weights (reduce-scatter, update, all-gather).
-      shard_in_blocks: with shard_weight_update, a replica's part is a block of a weight's rows and columns, cut from
-        the whole sum (common/distributed/block_update.py); this avoids copies on TPUs.
+      weight_update: what a replica updates: "whole", all weights; "sharded", 1/N of them (reduce-scatter, update,
+        all-gather); "blocks", a block of each weight's rows and columns, cut from the whole sum
+        (common/distributed/block_update.py), which avoids copies on TPUs.
     """
 
     algorithm: str = "flat"
     wire: str = "full"
-    shard_weight_update: bool = False
-    shard_in_blocks: bool = later_field(False)
+    weight_update: str = added_field("whole")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +44,8 @@ class RunConfig:
       ruleset, division: MLPerf rules and division that the log names.
       submission_status: availability of the system, for the log: "onprem", "cloud", "preview", "research".
       submission_org: organization that runs it, for the log.
-      smoke_run: the run uses tiny data; it is logged and never packaged as a result.
+      smoke_run: the run is practice, on generated or small data or with --system=here; its log says so, and packaging
+        refuses it.
       seed: seed of everything random.
       precision: "fp32", "bf16", "fp16" (with `loss_scale`) or "fp64".
       loss_scale: factor of the loss during the backward pass; the gradients are divided by it afterwards ("fp16").
@@ -55,8 +55,8 @@ class RunConfig:
       communication: how the run sums gradients and updates weights.
       global_batch_size: examples per step over all replicas and micro-batches.
       accumulation_steps: micro-batches per step and replica.
-      compile: use of XLA: "auto" (off on a CPU; elsewhere on if backend and network allow it), "on" (an error if they
-        do not), "off".
+      compile: use of XLA: "auto" (with "pjrt" on, else on a CPU off; elsewhere on if backend and network allow it),
+        "on" (an error if they do not), "off".
       num_train_examples, num_eval_examples: sizes of the two sets, as logged; the run compares them with the data.
       eval_batch_size: examples per evaluation step, over all replicas.
       train_epochs, train_steps: maximum length of the run; `train_steps` takes precedence unless it is 0.
@@ -64,8 +64,8 @@ class RunConfig:
       epochs_per_block: epochs between evaluations.
       eval_epochs: epochs at which the first evaluations take place, if they are unevenly spaced; later ones follow
         every `epochs_per_block`. Their steps are in proportion to `steps_per_block`.
-      quality_target: the quality to reach, in the logged unit; None: the run has no target, trains to its end or
-        until `patience` ends it, and is not a result.
+      quality_target: the quality to reach, in the unit of the log. None means no target: the run trains to its end or
+        until `patience` ends it, and it is not a result.
       patience: number of evaluations without gain (timetotrain/run/advice.py) that end a run of one process without
         a target (Keras's name); 0: never.
       checkpoint_blocks: blocks between checkpoints, if a checkpoint folder is given.
@@ -102,9 +102,9 @@ class RunConfig:
     epochs_per_block: float = system_field(1.0)
     quality_target: float | None = 0.0
     checkpoint_blocks: int = system_field(1)
-    eval_epochs: tuple[float, ...] = later_field((), closed="free")
-    patience: int = later_field(0, closed="free")
-    init: str = later_field("")
+    eval_epochs: tuple[float, ...] = added_field((), closed="free")
+    patience: int = added_field(0, closed="free")
+    init: str = added_field("")
     optimizer: Optimizer = Lars()
     schedule: Schedule = Constant()
 
@@ -118,6 +118,8 @@ class RunConfig:
     frozen_stages: ClassVar[int] = 0
     # How the steps of an epoch are rounded: "ceil" or "floor". A benchmark whose sources differ has it as a field.
     steps_per_epoch_rounding: ClassVar[str] = "ceil"
+    # Whether the step of a schedule's drop is rounded down; otherwise the first step at or after it has the lower rate.
+    drops_round_down: ClassVar[bool] = False
     # The rounds whose rules a run's log can follow, and what tells people how far a run is, if not epochs.
     rulesets: ClassVar[tuple[str, ...]] = ("0.6.0", "0.7.0")
     counted: ClassVar[str] = ""
@@ -141,17 +143,17 @@ class RunConfig:
     def validate_own_fields(self) -> None:
         """Checks a benchmark's own fields and raises UserError; a benchmark with such fields overrides this."""
 
-    def own_functions(self) -> dict[str, str]:
+    def plugin_functions(self) -> dict[str, str]:
         """Returns {field: MODULE:FUNCTION} of the functions from outside this project."""
-        named = {"optimizer.name": self.optimizer.name, "schedule.kind": self.schedule.kind}
-        return {field: name for field, name in named.items() if plugins.is_own(name)}
+        names = {"optimizer.name": self.optimizer.name, "schedule.kind": self.schedule.kind}
+        return {field: name for field, name in names.items() if plugins.is_plugin(name)}
 
     def single_replica(self) -> RunConfig:
         """Returns the configuration of one replica that runs alone: its share of the batch, no communication."""
         changes = self.single_replica_changes()
         # A field that can have one value only is a constant of the benchmark's class.
-        own = {field.name for field in dataclasses.fields(self)}
-        alone = dataclasses.replace(self, **{name: value for name, value in changes.items() if name in own})
+        fields = {field.name for field in dataclasses.fields(self)}
+        alone = dataclasses.replace(self, **{n: value for n, value in changes.items() if n in fields})
         alone.validate()
         return alone
 
@@ -198,7 +200,7 @@ class RunConfig:
         """
         return self.quality_target
 
-    def met(self, value: float | Mapping[str, float]) -> bool:
+    def meets_target(self, value: float | Mapping[str, float]) -> bool:
         """Whether an eval_accuracy meets the target, or every target if there are several; False without a target."""
         target = self.logged_target
         if target is None:
@@ -239,4 +241,4 @@ class FrozenStages:
         BENCHMARK/config.py lists the stages. `--frozen_stages=N` is short for it.
     """
 
-    frozen_stages: int = later_field(0)
+    frozen_stages: int = added_field(0)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from common.config import plugins
-from common.config.clock import Clock
 from common.config.ranges import at_least, one_of
 from common.config.rules import SCHEDULES
+from common.config.run_length import RunLength
 from common.config.schedule import Schedule
 from common.errors import UserError
 
@@ -20,6 +20,7 @@ PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 REPLICAS = ("single", "mirrored", "multiworker", "horovod", "tpu", "pjrt")
 SUMMATIONS = ("flat", "2d")
 WIRES = ("full", "bf16_sum")
+UPDATES = ("whole", "sharded", "blocks")
 LARGEST_SEED = 2**32 - 1  # The largest seed that np.random.seed accepts.
 # Of float32: the least normal number (devices flush smaller ones to 0), where infinity begins, half a digit below 1.
 _LEAST_NORMAL, _LARGEST, _HALF_DIGIT = 2.0**-126, 2.0**128 * (1 - 2.0**-25), 2.0**-25
@@ -38,7 +39,7 @@ def check_values(config: Any) -> None:
     one_of(config, "compile", ("auto", "on", "off"))
     one_of(config, "communication.algorithm", SUMMATIONS)
     one_of(config, "communication.wire", WIRES)
-    one_of(config, "steps_per_epoch_rounding", ("floor", "ceil"))
+    one_of(config, "communication.weight_update", UPDATES)
     at_least(config, 1, "num_replicas", "accumulation_steps", "global_batch_size", "eval_batch_size")
     at_least(config, 1, "checkpoint_blocks")
     at_least(config, 0, "frozen_stages", "patience")
@@ -47,7 +48,7 @@ def check_values(config: Any) -> None:
     at_least(config, 0, "train_epochs", "epochs_per_block")
     _check_evaluations(config)
     _check_numbers(config)
-    _check_own_functions(config)
+    _check_plugin_functions(config)
     if not 0 <= config.seed <= LARGEST_SEED:
         raise UserError(f"config.seed={config.seed}: must be at least 0 and at most {LARGEST_SEED}")
     if config.frozen_stages > len(config.stages):
@@ -76,10 +77,10 @@ def check_stages(config: Any) -> None:
     """
     config.optimizer.check()
     _check_digits(config)
-    schedule, taken = config.schedule, ("constant", *config.schedules)
-    check_schedule(schedule, Clock.of(config).steps_per_epoch)
-    if not schedule.is_own and schedule.kind not in taken:
-        raise schedule.refused("kind", f"{config.benchmark} takes {', '.join(taken)}, or MODULE:FUNCTION")
+    schedule, kinds = config.schedule, ("constant", *config.schedules)
+    check_schedule(schedule, RunLength.of(config).steps_per_epoch)
+    if not schedule.is_plugin and schedule.kind not in kinds:
+        raise schedule.refused("kind", f"{config.benchmark} takes {', '.join(kinds)}, or MODULE:FUNCTION")
 
 
 def check_schedule(schedule: Schedule, steps_per_epoch: float) -> None:
@@ -146,10 +147,7 @@ def refuse_compile_on(config: Any, why: str) -> None:
 
 def _check_division(config: Any) -> None:
     """Raises UserError if batches do not divide evenly among replicas, or replicas among groups."""
-    communication, partitions = config.communication, config.partitions
-    if communication.shard_in_blocks and not communication.shard_weight_update:
-        group = "config.communication"
-        raise UserError(f"{group}.shard_in_blocks=True needs {group}.shard_weight_update=True")
+    partitions = config.partitions
     if partitions < 1 or config.num_replicas % partitions:
         replicas = f"config.num_replicas={config.num_replicas}"
         raise UserError(f"config.partitions={partitions} does not divide {replicas}")
@@ -180,8 +178,8 @@ def _check_evaluations(config: Any) -> None:
         raise UserError(f"config.eval_epochs={list(epochs)}: must be positive and ascend")
 
 
-def _check_own_functions(config: Any) -> None:
-    for field, name in config.own_functions().items():
+def _check_plugin_functions(config: Any) -> None:
+    for field, name in config.plugin_functions().items():
         plugins.check(field, name)
         if config.division != "open":
             raise UserError(

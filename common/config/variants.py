@@ -25,7 +25,7 @@ class Variant:
     # The field with the name: "optimizer.name".
     path: ClassVar[str]
     # Whether the rule or schedule comes from outside this project.
-    is_own: ClassVar[bool] = False
+    is_plugin: ClassVar[bool] = False
 
     @property
     def variant(self) -> str:
@@ -45,27 +45,27 @@ class Variants(Generic[V]):
 
     Attributes:
       base: their base, with the fields that all of them have.
-      own: the class of your own functions.
+      general: the class of your own functions.
       classes: {name: class} of the others, in the order of their module.
     """
 
-    def __init__(self, module: ModuleType, base: type[V], own: type[V]):
-        self.base, self.own = base, own
+    def __init__(self, module: ModuleType, base: type[V], general: type[V]):
+        self.base, self.general = base, general
         self.group, _, self._field = base.path.partition(".")
         members = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, base)]
-        named = {getattr(one, self._field, ""): one for one in members}
-        self.classes: dict[str, type[V]] = {name: one for name, one in named.items() if name}
+        by_name = {getattr(one, self._field, ""): one for one in members}
+        self.classes: dict[str, type[V]] = {name: one for name, one in by_name.items() if name}
 
     def of(self, name: str) -> type[V]:
         """Returns the class that `name` stands for. Raises UserError if none has this name."""
-        if plugins.is_own(name):
-            return self.own
+        if plugins.is_plugin(name):
+            return self.general
         if name not in self.classes:
-            known = f"unknown{near(name, self.classes)}; known: {', '.join(self.classes)}"
-            raise UserError(f"config.{self.base.path}={name!r}: {known}")
+            message = f"unknown{near(name, self.classes)}; known: {', '.join(self.classes)}"
+            raise UserError(f"config.{self.base.path}={name!r}: {message}")
         return self.classes[name]
 
-    def named(self, name: str, **values: Any) -> V:
+    def make(self, name: str, **values: Any) -> V:
         """Returns the group called `name`: its defaults, but for `values`.
 
         Raises UserError if no class has this name, or it does not have such a field.
@@ -74,24 +74,24 @@ class Variants(Generic[V]):
         for field, value in values.items():
             if message := self.refusal(cls, name, field):
                 raise UserError(f"config.{self.group}.{field}={value}: {message}")
-        return cls(**values | ({self._field: name} if cls is self.own else {}))
+        return cls(**values | ({self._field: name} if cls is self.general else {}))
 
     def renamed(self, group: V, name: str) -> V:
         """Returns the group under another name, which alone is enough.
 
         A field that both classes have stays. But it gets the new class's default where that differs from the usual one
-        (`own`'s), unless it is an epsilon above 0.
+        (`general`'s), unless it is an epsilon above 0.
         """
         if name == group.variant:
             return group
-        cls, usual = self.of(name), self.own()
+        cls, usual = self.of(name), self.general()
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
         values = {}
         for field in (f.name for f in dataclasses.fields(group) if f.init and f.name in defaults):  # type: ignore[arg-type]
             value = getattr(group, field)
             if defaults[field] == getattr(usual, field) or (field == "epsilon" and value > 0):
                 values[field] = value
-        return self.named(name, **{field: value for field, value in values.items() if field != self._field})
+        return self.make(name, **{field: value for field, value in values.items() if field != self._field})
 
     def own_fields(self, cls: type[V]) -> tuple[str, ...]:
         """Returns the names of the fields that a class has besides those of every class."""
@@ -114,17 +114,17 @@ class Variants(Generic[V]):
         A name that no class has is kept: whoever uses a trained network does not need its optimizer.
         """
         name = values.get(self._field)
-        cls = self.classes.get(name, self.own) if isinstance(name, str) else self.own
+        cls = self.classes.get(name, self.general) if isinstance(name, str) else self.general
         return cls, {field: value for field, value in values.items() if not self.refusal(cls, name, field)}
 
     def left_out(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the values that `of_saved` leaves out, and that are not the usual ones."""
-        kept, usual = self.of_saved(values)[1], self.own()
-        return {n: value for n, value in values.items() if n not in kept and value != getattr(usual, n)}
+        fields, usual = self.of_saved(values)[1], self.general()
+        return {n: value for n, value in values.items() if n not in fields and value != getattr(usual, n)}
 
     def every_field(self, group: V) -> V:
         """Returns the values together with the usual ones of the other classes' fields.
 
         Earlier versions had one class with all fields; digests and overrides in logs keep that form.
         """
-        return self.own(**{field.name: getattr(group, field.name) for field in dataclasses.fields(group)})  # type: ignore[arg-type]
+        return self.general(**{field.name: getattr(group, field.name) for field in dataclasses.fields(group)})  # type: ignore[arg-type]

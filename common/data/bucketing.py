@@ -12,8 +12,7 @@ step.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -94,9 +93,9 @@ class Buckets:
             places += full[:, -1].tolist()
             batches += [(bucket, order[rows]) for rows in full]
             rest.append(order[at[whole:]])
-        left = np.concatenate(rest)
-        for first in range(0, len(left), global_batch):
-            members = left[first : first + global_batch]
+        remaining = np.concatenate(rest)
+        for first in range(0, len(remaining), global_batch):
+            members = remaining[first : first + global_batch]
             padding = np.full(global_batch - len(members), -1, np.int64)
             places.append(len(order) + first)
             batches.append((int(self.of[members].max()), np.concatenate([members, padding])))
@@ -109,17 +108,6 @@ class Buckets:
     def steps_per_epoch(self, global_batch: int) -> int:
         return -(-len(self.lengths) // global_batch)
 
-    def endless(
-        self, seed: int, global_batch: int, shard: Shard, start_step: int = 0
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields (static length, this shard's example indices) for step `start_step` and all later steps."""
-        epoch, skip = divmod(start_step, self.steps_per_epoch(global_batch))
-        while True:
-            plan = self.epoch(seed, epoch, global_batch).shard(shard)
-            for step in range(skip, plan.steps):
-                yield int(self.limits[plan.buckets[step]]), plan.examples[step]
-            epoch, skip = epoch + 1, 0
-
     def ahead(
         self, seed: int, global_batch: int, shard: Shard, start_step: int, end_step: int
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -127,10 +115,13 @@ class Buckets:
 
         Returns (static lengths, int64 [steps]; this shard's example indices, int32 [steps, global batch / shards]).
         """
-        endless = self.endless(seed, global_batch, shard, start_step)
-        steps = list(itertools.islice(endless, end_step - start_step))
-        examples = np.stack([part for _, part in steps])
-        return np.array([length for length, _ in steps]), examples.astype(np.int32)
+        per_epoch = self.steps_per_epoch(global_batch)
+        epochs = range(start_step // per_epoch, -(-end_step // per_epoch))
+        plans = [self.epoch(seed, epoch, global_batch).shard(shard) for epoch in epochs]
+        steps = slice(start_step - epochs.start * per_epoch, end_step - epochs.start * per_epoch)
+        lengths = self.limits[np.concatenate([plan.buckets for plan in plans])]
+        examples = np.concatenate([plan.examples.astype(np.int32) for plan in plans])
+        return lengths[steps], examples[steps]
 
 
 def least_padding(lengths: np.ndarray, count: int) -> list[int]:

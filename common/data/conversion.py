@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +54,19 @@ def _progress(steps: Iterable, total: int) -> Iterator:
     if sys.stderr.isatty():
         yield from tqdm.tqdm(steps, total=total, unit="shard")
         return
-    told = time.monotonic()
+    last_line = time.monotonic()
     for done, step in enumerate(steps, 1):
         yield step
-        if time.monotonic() - told >= _LINE_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - last_line >= _LINE_SECONDS:
+            last_line = time.monotonic()
             print(f"{done} of {total} shards", file=sys.stderr, flush=True)
 
 
 def fingerprint(paths: Iterable[str | os.PathLike]) -> str:
     """Returns a digest of files by size, start and end, so that a conversion does not go on with changed files."""
     digest = hashlib.sha256()
-    named = (sorted(os.scandir(path), key=str) if os.path.isdir(path) else [path] for path in paths)
-    for path in dict.fromkeys(os.fspath(one) for part in named for one in part):
+    groups = (sorted(os.scandir(path), key=str) if os.path.isdir(path) else [path] for path in paths)
+    for path in dict.fromkeys(os.fspath(one) for part in groups for one in part):
         try:
             with open(path, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -76,6 +76,20 @@ def fingerprint(paths: Iterable[str | os.PathLike]) -> str:
                     digest.update(file.read(_SAMPLE))
         except OSError:  # The converter says so when it reads the file.
             digest.update(b"missing\n")
+    return digest.hexdigest()
+
+
+def digest_of(splits: Mapping[str, tuple], line_of: Callable[[Any], str], settings: str = "") -> str:
+    """Returns a digest of settings and `splits`, {prefix: (items, number of shards)}.
+
+    `line_of` returns what counts of an item beside the `fingerprint` of its `path`.
+    """
+    digest = hashlib.sha256(settings.encode())
+    for split, (items, shards) in splits.items():
+        digest.update(f"{split} {shards}\n".encode())
+        for item in items:
+            digest.update(f"{line_of(item)}\n".encode(errors="surrogateescape"))
+        digest.update(fingerprint(item.path for item in items).encode())
     return digest.hexdigest()
 
 

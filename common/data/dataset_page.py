@@ -22,11 +22,13 @@ _FINDINGS = {
 _LEAST_WIDTH, _MOST_WIDTH, _WIDE = 128, 320, 960
 
 
-def write(out: Path, conversion: Conversion, cards: Sequence[Card], seen: str, report: Report) -> Path:
+def write(
+    out: Path, conversion: Conversion, cards: Sequence[Card], preview_note: str, report: Report
+) -> Path:
     """Writes the page; returns its path. Raises UserError if the folder cannot be written.
 
     Args:
-      seen: a sentence that says how the examples were read, or why there are none.
+      preview_note: a sentence that says how the examples were read, or why there are none.
       report: what was left out, skipped, changed and suspicious.
     """
     import jinja2  # Imported late: a conversion without a page does not need it.
@@ -40,9 +42,9 @@ def write(out: Path, conversion: Conversion, cards: Sequence[Card], seen: str, r
         *conversion.facts,
         ("files", f"{len(description.files)}, {_bytes(sum(size for size, _ in files))}"),
         ("left out", str(len(report.lines))),
-        *((f"{what}, chosen", f"{value}, by {by}") for what, (value, by) in report.chosen.items()),
+        *((f"{what}, chosen", f"{value}, by {by}") for what, (value, by) in report.choices.items()),
     ]
-    shown = [
+    card_fields = [
         {
             "title": c.title,
             "lines": c.lines,
@@ -56,11 +58,11 @@ def write(out: Path, conversion: Conversion, cards: Sequence[Card], seen: str, r
         made_by=description.made_by,
         digest=description.digest,
         facts=facts,
-        cards=shown,
-        seen=seen,
+        cards=card_fields,
+        preview_note=preview_note,
         balance=conversion.balance,
         counted=conversion.counted,
-        most=max((train + held for _, train, held in conversion.balance), default=1) or 1,
+        most=max((train + held_out for _, train, held_out in conversion.balance), default=1) or 1,
         broken=report.lines,
         findings=[(title, list(getattr(report, kind).items())) for kind, title in _FINDINGS.items()],
         fields=[*description.fields.items(), *description.defaults.items()],

@@ -43,7 +43,6 @@ class Options:
       languages: ISO codes of source and target; None takes them from the file names.
       short_side: maximum length of a video's shorter side, in pixels; larger videos are scaled down.
       tokenizer: a tokenizer.json for text; None makes tokens in the benchmark's own way.
-      strict: whether anything suspicious ends the conversion.
       report: receives what the converter takes, leaves out, changes and suspects, also if the conversion fails.
     """
 
@@ -58,7 +57,6 @@ class Options:
     languages: tuple[str, str] | None = None
     short_side: int = 256
     tokenizer: Path | None = None
-    strict: bool = False
     report: Report = dataclasses.field(default_factory=Report)
 
 
@@ -105,18 +103,14 @@ class Converter(Protocol):
 
 
 def divide(classes: Sequence[str], part: float, seed: int, groups: Sequence[str] | None = None) -> np.ndarray:
-    """Chooses the examples to hold out: about `part` of each class, at least one if the class has two.
+    """Chooses the examples to hold out, bool [examples]: about `part` of each class, at least one if it has two.
 
-    Raises UserError if `part` is out of range, or no class has two examples or two groups.
+    Raises UserError if `part` is not between 0 and 1, or no class has two examples or two groups.
 
     Args:
       classes: the class of each example.
-      part: fraction between 0 and 1.
       groups: a group's name for each example; a group stays on one side. A group counts to the class of its first
         example. None: every example is a group.
-
-    Returns:
-      bool [examples], True for held-out examples.
     """
     if not 0 < part < 1:
         raise UserError(f"--eval_part={part}: must lie between 0 and 1, such as 0.1")
@@ -131,21 +125,28 @@ def divide(classes: Sequence[str], part: float, seed: int, groups: Sequence[str]
                 )
             return divide(firsts, part, seed)[of_group]
     kinds, numbers = np.unique(np.asarray(classes, dtype=str), return_inverse=True)
-    held = np.zeros(len(classes), bool)
+    held_out = np.zeros(len(classes), bool)
     for kind in range(len(kinds)):
         members = np.flatnonzero(numbers == kind)
         count = min(max(round(part * len(members)), 1), len(members) - 1)
         order = np.random.default_rng([seed, kind]).permutation(len(members))
-        held[members[order[:count]]] = True
-    if not held.any():
+        held_out[members[order[:count]]] = True
+    if not held_out.any():
         raise UserError("no class has two examples: nothing can be held out to evaluate on; add files")
-    return held
+    return held_out
 
 
 def shard_count(examples: int, size: int) -> int:
     """Returns the number of files for `examples` of `size` bytes in total: about SHARD_BYTES each, none empty."""
-    wanted = min(max(size // SHARD_BYTES, LEAST_SHARDS), MOST_SHARDS)
-    return max(min(wanted, examples), 1)
+    count = min(max(size // SHARD_BYTES, LEAST_SHARDS), MOST_SHARDS)
+    return max(min(count, examples), 1)
+
+
+def shards_by_split(train: Sequence[Any], held_out: Sequence[Any]) -> dict[str, tuple[Sequence[Any], int]]:
+    """Returns {split: (items, number of shards)}, by the size of the files at the items' `path`; folders count 0."""
+    sizes = [size([one.path for one in part if os.path.isfile(one.path)]) for part in (train, held_out)]
+    parts = {"train": (train, sizes[0]), "validation": (held_out, sizes[1])}
+    return {split: (part, shard_count(len(part), total)) for split, (part, total) in parts.items()}
 
 
 DENIED = "no permission to read the folder"
@@ -166,13 +167,11 @@ def visible(name: str) -> bool:
 def files(folder: Path, report: Report | None = None) -> list[Path]:
     """Returns the visible files in a folder, at any depth and behind links, in a fixed order.
 
-    A link to a folder around `folder` is not followed: its files belong to other classes.
-
-    Args:
-      report: receives links to nothing, pipes and the like.
+    A link to a folder around `folder` is not followed: its files belong to other classes. `report` receives links to
+    nothing, pipes and the like.
     """
     paths: list[Path] = []
-    seen = {os.path.realpath(path) for path in folder.absolute().parents}
+    real_paths = {os.path.realpath(path) for path in folder.absolute().parents}
 
     def denied(error: OSError) -> None:
         if report and error.errno in (errno.EACCES, errno.EPERM):
@@ -180,12 +179,12 @@ def files(folder: Path, report: Report | None = None) -> list[Path]:
 
     for place, inside, names in os.walk(folder, onerror=denied, followlinks=True):
         real = os.path.realpath(place)
-        if real in seen:
+        if real in real_paths:
             inside[:] = []
             continue
         inside[:] = sorted(filter(visible, inside))
         paths += [Path(place, name) for name in filter(visible, names)]
-        seen.add(real)
+        real_paths.add(real)
     for path in sorted(paths) if report else ():
         if not path.is_file():
             report.leave_out("a link to nothing" if path.is_symlink() else "not a regular file", str(path))
@@ -215,30 +214,30 @@ def look(path: str | os.PathLike, png: bool) -> Picture | str:
 def examined(paths: Sequence[str | os.PathLike], png: bool) -> list[Picture | str]:
     """Returns `look(path, png)` of each path, in order; works in several threads, shows progress."""
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-        found = threads.map(lambda path: look(path, png), paths)
-        return list(tqdm.tqdm(found, "checking pictures", len(paths), disable=None))
+        results = threads.map(lambda path: look(path, png), paths)
+        return list(tqdm.tqdm(results, "checking pictures", len(paths), disable=None))
 
 
-def report_pictures(report: Report, found: Mapping[str, Picture]) -> None:
+def report_pictures(report: Report, by_name: Mapping[str, Picture]) -> None:
     """Notes what reading changed in sound pictures {name: what is known}."""
-    for name, looked in found.items():
+    for name, looked in by_name.items():
         for change in looked.changes:
             report.change(f"picture: {change}", name)
         for doubt in looked.doubts:
             report.suspect(doubt, name)
 
 
-def picture_facts(found: Iterable[Picture]) -> list[tuple[str, str]]:
+def picture_facts(images: Iterable[Picture]) -> list[tuple[str, str]]:
     """Returns the sizes of the smallest, the median and the largest picture for the page."""
-    sizes = sorted(((one.width, one.height) for one in found), key=math.prod)
-    shown = {"smallest": sizes[0], "median": sizes[len(sizes) // 2], "largest": sizes[-1]}
-    return [(f"{which} picture", f"{width} x {height}") for which, (width, height) in shown.items()]
+    sizes = sorted(((one.width, one.height) for one in images), key=math.prod)
+    by_rank = {"smallest": sizes[0], "median": sizes[len(sizes) // 2], "largest": sizes[-1]}
+    return [(f"{which} picture", f"{width} x {height}") for which, (width, height) in by_rank.items()]
 
 
-def report_unnamed(named: Iterable[Path], what: str, report: Report) -> None:
+def report_unnamed(paths: Iterable[Path], what: str, report: Report) -> None:
     """Notes the pictures directly in the folders of those that a list names, which it does not name."""
     names: dict[Path, set[str]] = {}
-    for path in named:
+    for path in paths:
         names.setdefault(path.parent, set()).add(path.name)
     for folder in sorted(place for place in names if place.is_dir() and os.access(place, os.R_OK)):
         for path in sorted(folder.iterdir()):
@@ -248,11 +247,11 @@ def report_unnamed(named: Iterable[Path], what: str, report: Report) -> None:
                 report.skip(what, str(path), lost=True)
 
 
-def check_broken(broken: Sequence[str], kept: int) -> None:
+def check_broken(broken: Sequence[str], count: int) -> None:
     """Raises UserError if no item is left."""
-    if not kept:
+    if not count:
         first = f", such as {broken[0]}" if broken else ""
-        raise UserError(f"nothing to convert: every file is broken{first}")
+        raise UserError(f"nothing to convert: every file was left out{first}")
 
 
 def start(out: Path, benchmark: str) -> bool:
@@ -318,9 +317,9 @@ def finish(
     return description
 
 
-def balance(labels: Sequence[str], train: Sequence[str], held: Sequence[str]) -> list[tuple[str, int, int]]:
+def balance(labels: Sequence[str], train: Sequence[str], evals: Sequence[str]) -> list[tuple[str, int, int]]:
     """Returns (class, training examples, evaluation examples) for each of `labels`, in order."""
-    counts = Counter(train), Counter(held)
+    counts = Counter(train), Counter(evals)
     return [(label, counts[0][label], counts[1][label]) for label in labels]
 
 

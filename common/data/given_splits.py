@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from common.data import folder_conversion, split_names, text_files
 from common.data.partners import Partners
@@ -26,16 +26,16 @@ def given_split(folder: Path, pair: bool = True, report: Report | None = None) -
         raise UserError(f"{folder}: no such folder; name the folder with your files")
     folder = folder_conversion.undoubled(folder)
     listed = sorted(folder_conversion.folders(folder), key=lambda path: len(path.name))
-    held = [path for path in listed if split_names.part_of(split_names.of_folder(path.name)) == 1]
-    empty = [path for path in held if not folder_conversion.files(path)]
-    for path in empty if len(empty) < len(held) else ():
+    held_out = [path for path in listed if split_names.part_of(split_names.of_folder(path.name)) == 1]
+    empty = [path for path in held_out if not folder_conversion.files(path)]
+    for path in empty if len(empty) < len(held_out) else ():
         listed.remove(path)
         if report:
             report.suspect("an empty folder of a split; another one is read", f"{path}/")
     words = {path: split_names.of_folder(path.name) for path in listed}
-    train, held = split_names.pair(words)
+    train, held_out = split_names.pair(words)
     if train:
-        return folder_conversion.undoubled(train[0]), folder_conversion.undoubled(held[0])
+        return folder_conversion.undoubled(train[0]), folder_conversion.undoubled(held_out[0])
     pairs = list(split_names.pairs({path: path.name for path in listed}).items())
     if len(pairs) == 1 and all(path.name.lower().startswith(pairs[0][0]) for path in sum(pairs[0][1], [])):
         return tuple(folder_conversion.undoubled(paths[0]) for paths in pairs[0][1])
@@ -46,17 +46,17 @@ def given_split(folder: Path, pair: bool = True, report: Report | None = None) -
         missing = "test" if words[alone] == "trainval" else "val"
         fix = f"add it, or name {alone} to split that"
         raise UserError(f"{folder}: holds {alone.name}/ but no {missing}/; {fix}")
+    for path, word in words.items() if report and pair else ():
+        if split_names.part_of(word) == 1 and not alone:
+            report.suspect("a folder named as a part to evaluate on, read as a class", f"{path}/")
     return folder, None
 
 
 def of_list(path: Path, partners: Partners, report: Report) -> set[str]:
     """Returns the files that a text file lists: a path, file name or stem a line, perhaps with a flag of -1, 0 or 1.
 
-    Raises UserError if the list cannot be read, or no line names a file; or a line fits two files.
-
-    Args:
-      partners: the files that can be listed.
-      report: receives the lines that name no file.
+    Raises UserError if the list cannot be read, or no line names one of `partners`; or a line fits two files. `report`
+    receives the lines that name no file.
     """
     listed, lines = set(), text_files.read(path)
     for number, line in enumerate(lines, 1):
@@ -92,64 +92,91 @@ def report_unused(
             )
 
 
+def _lists(folder: Path, suffixes: Collection[str] = (".csv", ".tsv", ".json", ".jsonl")) -> list[Path]:
+    return [path for path in folder_conversion.files(folder) if path.suffix.lower() in suffixes]
+
+
+# A list's name, such as train.txt, val_split.csv or UCF101's trainlist01.txt, but not valley.txt.
+_LIST = re.compile(r"(train|test|val)(ing|val|id|idation)?(list|set|split)?(?![^\W\d_]).*\.(txt|csv|tsv)")
 PACKED = (".tar", ".gz", ".tgz", ".zip", ".7z", ".rar", ".xz", ".zst", ".parquet", ".arrow", ".h5", ".npz")
 
 
 def report_layout(folder: Path, suffixes: Collection[str], report: Report) -> None:
-    """Notes what in a folder of classes its layout does not explain.
+    """Notes what in a folder of classes its layout does not explain; examples have one of `suffixes`.
 
-    Args:
-      folder: with a folder for each class.
-      suffixes: of the files that are examples.
-      report: receives files in no class's folder, and classes that are all divided in the same way.
+    That is files in no class's folder, lists and packed files, and classes that are all divided in the same way.
     """
-    classes = folder_conversion.folders(folder)
-    for path in sorted(folder.iterdir()):
-        if folder_conversion.visible(path.name) and path.suffix.lower() in suffixes and not path.is_dir():
+    classes, files = folder_conversion.folders(folder), folder_conversion.files(folder)
+    examples = {path for path in files if path.suffix.lower() in suffixes}
+    stems, places = {path.stem for path in examples}, {path.parent for path in examples} - {folder}
+    for path in files:
+        if path.parent == folder and path in examples:
             report.skip("in no class's folder", str(path), lost=True)
-        if classes and re.match(r"(train|test|val).*\.(txt|csv|tsv)$", path.name.lower()):
+        beside = path.parent not in places and path.stem not in stems  # No caption of an example.
+        if classes and beside and _LIST.fullmatch(path.name.lower()):
             report.suspect("a list beside the folders that may be a split, not read", str(path))
-        if classes and path.suffix.lower() in PACKED and path.is_file():
+        if classes and path.parent == folder and path.suffix.lower() in PACKED:
             report.suspect("a packed file beside the folders, not read; unpack it", str(path))
     inside = [{path.name for path in folder_conversion.folders(place)} for place in classes]
+    if examples and min(map(len, inside), default=0) > 1 and all(p.parent.parent != folder for p in examples):
+        what = f"the outer folders, such as {classes[0].name}, not those inside of them"
+        report.choose("classes", what, "the converter")
     same = sorted(set.intersection(*inside)) if len(inside) > 1 else []
     if len(same) > 1:
         both = f"{classes[0]}/{same[0]} and {classes[-1]}/{same[0]}"
         report.suspect("the same folders in every class's folder, read as parts of the class", both)
 
 
-def inner(folder: Path) -> str:
-    """Returns the end of an error about a folder of one class: its folder that holds the classes, or a table in it."""
-    only = folder_conversion.folders(folder) if folder.is_dir() else []
-    if len(only) == 1 and len(folder_conversion.folders(only[0])) > 1:
-        return f"; name {only[0]} if its folders are the classes"
-    tables = [path for path in sorted(folder.glob("*.[ct]sv")) if folder_conversion.visible(path.name)]
+def inner(folder: Path, examples: Sequence[str]) -> str:
+    """Returns the end of an error about a folder of one class: the folder around all examples, or a table in it."""
+    around = Path(os.path.commonpath([os.path.dirname(path) for path in examples])) if examples else folder
+    if around != folder and len(folder_conversion.folders(around)) > 1:
+        return f"; name {around} if its folders are the classes"
+    tables = _lists(folder, (".csv", ".tsv")) if folder.is_dir() else []
     return f"; name {tables[0]} if it lists them" if tables else ""
+
+
+def nothing(source: Path, kind: str, is_one: Callable[[Path], bool], expected: str) -> UserError:
+    """Returns the error about a folder without examples of a `kind` such as "pictures": loose ones, packed ones, none.
+
+    `expected` is what is read, such as "folders CLASS/*.mp4".
+    """
+    files = folder_conversion.files(source) if source.is_dir() else []
+    if loose := next(filter(is_one, files), None):
+        places = [source, source.parent][: 1 + bool(split_names.of_folder(source.name))]
+        lists = [path for place in places for path in sorted(place.glob("*.[ct]sv"))]
+        return UserError(
+            f"{source}: its {kind}, such as {loose.name}, are in no class's folder; put each class into a folder of "
+            f"its own, or give {lists[0] if lists else 'a CSV file of path,label'}"
+        )
+    if packed := next((path for path in files if path.suffix.lower() in PACKED), None):
+        return UserError(
+            f"{packed}: a file {packed.suffix}, which is not read there; unpack it to {expected}"
+        )
+    return UserError(f"{source}: no {kind}; expected {expected}")
 
 
 def listed_split(source: Path, rows: Sequence[tuple[T, str]], report: Report) -> tuple[list[T], list[T]]:
     """Returns the training and the evaluation examples of a list with a column of splits.
 
-    If the list has a validation and a test split, the test split stays out, and the report says so. Raises UserError if
-    a row's split is unknown, or a part has no row.
-
-    Args:
-      source: the list, for errors.
-      rows: (example, split in lower case).
-      report: receives the examples that belong to no part.
+    If the list has a validation and a test split, the test split stays out, and the report says so. Raises UserError,
+    which names the list `source`, if a row's split is unknown, or a part has no row. A row is (example, split in lower
+    case).
     """
     names = list(dict.fromkeys(name for _, name in rows))
     unknown = [name for name in names if split_names.part_of(name) is None]
-    held = [name for name in names if split_names.part_of(name) == 1]
-    if unknown or not held or len(held) == len(names):
-        shown = ", ".join(name or "(empty)" for name in names)
-        raise UserError(f"{source}: column split has {shown}; expected train and val (or test)")
-    tests = [name for name in held if name in split_names.TESTS] if set(held) - set(split_names.TESTS) else []
+    evals = [name for name in names if split_names.part_of(name) == 1]
+    if unknown or not evals or len(evals) == len(names):
+        words = ", ".join(name or "(empty)" for name in names)
+        raise UserError(f"{source}: column split has {words}; expected train and val (or test)")
+    tests = (
+        [name for name in evals if name in split_names.TESTS] if set(evals) - set(split_names.TESTS) else []
+    )
     for name in tests:
         count = sum(part == name for _, part in rows)
         report.skip(f"split {name}, because another one is for evaluation", str(source), count)
-    kept = [(item, name) for item, name in rows if name not in tests]
-    return tuple([item for item, name in kept if split_names.part_of(name) == part] for part in (0, 1))
+    remaining = [(item, name) for item, name in rows if name not in tests]
+    return tuple([item for item, name in remaining if split_names.part_of(name) == part] for part in (0, 1))
 
 
 def classified(
@@ -160,18 +187,17 @@ def classified(
 ) -> tuple[list[T], list[T] | None]:
     """Returns the examples to train and to evaluate on of folders of classes or of a list; the second None: no split.
 
-    Raises UserError as `given_split` and `listed_split`.
-
-    Args:
-      source: a folder of class folders, or of train/ and val/ with these; or a list.
-      in_folder: reads the examples of a folder.
-      in_list: reads those of a list, each with its split in lower case, "" without one.
+    `source` is a folder of class folders, or of train/ and val/ with these; or a list, whose examples `in_list` reads,
+    each with its split in lower case, "" without one. Raises UserError as `given_split` and `listed_split`.
     """
     if not source.is_dir():
         rows = in_list(source)
         split = any(part for _, part in rows)
         return listed_split(source, rows, options.report) if split else ([item for item, _ in rows], None)
     first, second = given_split(source, report=options.report)
+    if second and not folder_conversion.folders(second) and not _lists(second):
+        options.report.suspect("a folder to evaluate on without classes, not read", f"{second}/")
+        second = None
     if second:
         report_unused(source, (first, second), options.report)
     return in_folder(first), in_folder(second) if second else None
@@ -180,25 +206,31 @@ def classified(
 def class_names(source: Path, classes: Sequence[str], report: Report) -> list[str]:
     """Returns the classes' names by classes.txt, lines of class and name, if it names every one; else the classes.
 
-    Raises UserError if a class has two names. "name (class)" tells classes of one name apart.
+    Numbers are no names. Raises UserError if a class has two names. "name (class)" tells classes of one name apart.
     """
     # A folder's name that is not UTF-8 gets escapes.
-    own = [name.encode(errors="backslashreplace").decode() for name in classes]
+    texts = [name.encode(errors="backslashreplace").decode() for name in classes]
     path = (source if source.is_dir() else source.parent) / "classes.txt"
     if not path.is_file():
-        return own
+        return texts
+    names = names_of(path, text_files.read(path), classes)
+    if not set(classes) <= names.keys() or all(names[one].isdigit() for one in classes):
+        report.skip("a list that does not name every class, not read", str(path))
+        return texts
+    titles = [names[name] for name in classes]
+    return [f"{name} ({one})" if titles.count(name) > 1 else name for name, one in zip(titles, texts)]
+
+
+def names_of(path: Any, lines: Sequence[str], classes: Collection[str] | None = None) -> dict[str, str]:
+    """Returns {class: name} of a file's lines; one of `classes`, by default any, must have one name."""
     names: dict[str, str] = {}
-    for number, line in enumerate(text_files.read(path), 1):
+    for number, line in enumerate(lines, 1):
         word, _, name = text_files.normal(line).partition(" ")
-        if name and names.setdefault(word, name) != name and word in classes:
+        if name and names.setdefault(word, name) != name and (classes is None or word in classes):
             raise UserError(
                 f"{path}: line {number}: {word} is {name}, above {names[word]}; give a class one name"
             )
-    if not set(classes) <= names.keys():
-        report.skip("a list that does not name every class, not read", str(path))
-        return own
-    found = [names[name] for name in classes]
-    return [f"{name} ({one})" if found.count(name) > 1 else name for name, one in zip(found, own)]
+    return names
 
 
 def own_split(
@@ -215,8 +247,8 @@ def own_split(
     """
     part = f"{options.eval_part:.3g} of {what} held out"
     options.report.choose("split", part, "the converter (--eval_part, --seed)")
-    held = folder_conversion.divide(classes, options.eval_part, options.seed, groups)
-    return tuple([item for item, is_held in zip(items, held) if is_held == side] for side in (False, True))
+    sides = folder_conversion.divide(classes, options.eval_part, options.seed, groups)
+    return tuple([item for item, is_held in zip(items, sides) if is_held == side] for side in (False, True))
 
 
 def relative(paths: Sequence[str], source: Path) -> list[str]:

@@ -9,14 +9,10 @@ STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
 
 
 def normalize_rgb(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Tensor:
-    """Returns (pixels - mean) / standard deviation per channel.
+    """Returns (pixels - mean) / standard deviation per channel of [..., 3 x repeats], RGB of any dtype, 0..255.
 
-    Args:
-      pixels: [..., 3 x repeats], values 0..255 of any dtype; the last dimension repeats RGB.
-      dtype: the network's dtype; float64 selects float64 arithmetic, any other float32.
-
-    Returns:
-      Same shape, float64 or float32. The caller casts it to `dtype` after all other arithmetic.
+    The arithmetic and the result are float64 if `dtype`, the network's, is, else float32; the caller casts the result
+    after all other arithmetic.
     """
     dtype = tf.float64 if dtype == tf.float64 else tf.float32
     offset = tf.constant([-m / s for m, s in zip(MEAN_RGB, STDDEV_RGB)], dtype)
@@ -27,12 +23,10 @@ def normalize_rgb(pixels: tf.Tensor, dtype: tf.DType, repeats: int = 1) -> tf.Te
 
 
 def resize(image: tf.Tensor, size: tf.Tensor | list[int], method: str) -> tf.Tensor:
-    """Resizes [H, W, 3] to float32 [height, width, 3]. Bicubic results may leave the pixels' range.
+    """Resizes [H, W, 3] of any dtype to float32 [height, width, 3]; `size` is int32 [2], height and width.
 
-    Args:
-      image: values 0..255 of any dtype; floats are interpolated, because uint8 takes 1.5 times as long.
-      size: int32 [2], height and width.
-      method: one of `common.config.ranges.RESIZES`.
+    Bicubic results may leave the pixels' range. Floats are interpolated, because uint8 takes 1.5 times as long.
+    `method` is one of `common.config.ranges.RESIZES`.
     """
     if method == "antialiased":
         return tf.image.resize(image, size, antialias=True)

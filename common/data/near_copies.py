@@ -44,7 +44,7 @@ def pairs(thumbnails: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     bits = np.diff(np.concatenate([coarse, coarse[:, :, :1]], 2), axis=2) > 0
     keys = np.packbits(bits.reshape(len(both), 64), axis=1).view(np.uint16)
     contrast, light = both.std((1, 2)), both.mean((1, 2))
-    seen: set[tuple[int, int]] = set()
+    earlier: set[tuple[int, int]] = set()
     for quarter in range(keys.shape[1]):
         order = np.lexsort((light, keys[:, quarter]))
         for step in range(1, min(_NEIGHBORS, len(order) - 1) + 1):
@@ -58,8 +58,8 @@ def pairs(thumbnails: Sequence[bytes]) -> Iterator[tuple[int, int]]:
             close = difference < _NEAR * np.minimum(contrast[first], contrast[second])
             for pair in zip(owners[first[close]].tolist(), owners[second[close]].tolist()):
                 one = min(pair), max(pair)
-                if one not in seen:
-                    seen.add(one)
+                if one not in earlier:
+                    earlier.add(one)
                     yield one
 
 
@@ -81,10 +81,10 @@ def joined(count: int, links: Iterable[tuple[int, int]]) -> list[int]:
 
 def same_names(names: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Yields links between items of one name; "" is not a name."""
-    seen: dict[str, int] = {}
+    first: dict[str, int] = {}
     for number, name in enumerate(names):
-        if name and seen.setdefault(name, number) != number:
-            yield seen[name], number
+        if name and first.setdefault(name, number) != number:
+            yield first[name], number
 
 
 # Exporters' names of augmented copies: NAME.rf.HASH of Roboflow, NAME_aug1 and NAME_flipped of others.
@@ -107,19 +107,19 @@ def films(stems: Sequence[str]) -> list[str]:
     levels = [list(stems)]
     while any(map(_PART.search, levels[-1])):
         levels.append([_PART.sub("", name) for name in levels[-1]])
-    told = (names for names in reversed(levels[1:]) if _LEAST_FILMS <= len(set(names)) < len(names))
-    return next(told, [""] * len(levels[0]))
+    candidates = (names for names in reversed(levels[1:]) if _LEAST_FILMS <= len(set(names)) < len(names))
+    return next(candidates, [""] * len(levels[0]))
 
 
-def groups(thumbnails: Sequence[bytes], given: Sequence[str]) -> list[str]:
+def groups(thumbnails: Sequence[bytes], names: Sequence[str]) -> list[str]:
     """Returns a group for each picture: one of near copies or of a group that the user gives stays together."""
     near = list(pairs(thumbnails))
-    return [str(one) for one in joined(len(thumbnails), itertools.chain(near, same_names(given)))]
+    return [str(one) for one in joined(len(thumbnails), itertools.chain(near, same_names(names)))]
 
 
-def suspect_pairs(report: Report, what: str, found: Iterable[tuple[str, str]]) -> None:
+def suspect_pairs(report: Report, what: str, examples: Iterable[tuple[str, str]]) -> None:
     """Notes pairs of examples, of which the line names the first three."""
-    both = [f"{one} and {other}" for one, other in found]
+    both = [f"{one} and {other}" for one, other in examples]
     if both:
         report.suspect(what, "; ".join(both[:_SHOWN]), len(both))
 
@@ -128,10 +128,10 @@ def suspect_pairs(report: Report, what: str, found: Iterable[tuple[str, str]]) -
 Mark = tuple[str, str, bytes, str]
 
 
-def report(report: Report, train: Sequence[Mark], held: Sequence[Mark], kind: str = "picture") -> None:
+def report(report: Report, train: Sequence[Mark], held_out: Sequence[Mark], kind: str = "picture") -> None:
     """Notes contents that are the same or nearly so in both parts of a split, or the same in two classes."""
-    every, first = [*train, *held], {digest: name for name, digest, *_ in train}
-    same = ((first[digest], name) for name, digest, *_ in held if digest in first)
+    every, first = [*train, *held_out], {digest: name for name, digest, *_ in train}
+    same = ((first[digest], name) for name, digest, *_ in held_out if digest in first)
     suspect_pairs(report, f"the same {kind} to train and to evaluate on", same)
     near = pairs([thumbnail for _, _, thumbnail, _ in every])
     across = (pair for pair in near if (pair[0] < len(train)) != (pair[1] < len(train)))
@@ -140,5 +140,5 @@ def report(report: Report, train: Sequence[Mark], held: Sequence[Mark], kind: st
     owners: dict[str, tuple[str, str]] = {}
     for name, digest, _, label in every:
         other, other_label = owners.setdefault(digest, (name, label))
-        if label and other_label and label != other_label:
+        if name != other and label and other_label and label != other_label:
             report.suspect(f"the same {kind} in two classes", f"{other} ({other_label}) and {name} ({label})")

@@ -1,9 +1,12 @@
 """Pads evaluation so that every replica does equal work and every example counts once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from common.distributed.replicas.base import Shard
 
 
 def num_batches(sizes: Sequence[int], batch_size: int, per_step: int = 1) -> int:
@@ -33,3 +36,18 @@ def pad(dataset: tf.data.Dataset, padding: dict[str, Any], batch_size: int, batc
     empty = tf.data.Dataset.from_tensors({**filler, "weight": tf.constant(0.0)}).repeat()
     padded = real.concatenate(empty).take(batches * batch_size).batch(batch_size, drop_remainder=True)
     return padded.apply(tf.data.experimental.assert_cardinality(batches))
+
+
+def shard_of(
+    arrays: Mapping[str, np.ndarray],
+    padding: dict[str, Any],
+    shard: Shard,
+    global_batch: int,
+    batch_size: int,
+) -> tf.data.Dataset:
+    """Returns the batches of one shard, every `shard.count`-th of the examples in `arrays`; see `pad`."""
+    part = {name: array[shard.index :: shard.count] for name, array in arrays.items()}
+    largest = len(range(0, len(next(iter(arrays.values()))), shard.count))
+    # One stream may feed several replicas; each gets a whole number of batches.
+    batches = num_batches([largest], batch_size, shard.batches_per_step(global_batch, batch_size))
+    return pad(tf.data.Dataset.from_tensor_slices(part), padding, batch_size, batches)

@@ -19,6 +19,16 @@ from common.errors import UserError
 
 # Pascal VOC's folders of masks, which have the pictures' names.
 _MASKS = {"SegmentationClass", "SegmentationObject"}
+# Folders of masks, in lower case: common names, Pascal VOC's, LabelMe's and Penn-Fudan's.
+MASK_FOLDERS = {
+    *("masks", "mask", "gt_masks", "instances", "pedmasks", "segmentationobject", "segmentationclass"),
+    *("segmentationobjectpng", "segmentationclasspng"),
+}
+LOSSLESS = {".png", ".bmp", ".tif", ".tiff", ".gif"}  # Suffixes that a mask may have.
+# The end of a mask's name, behind its picture's.
+MASK_ENDING = re.compile(
+    r"[-_](masks?|seg|gt|label|instances?|gtfine_instanceids|segmentation)([-_ ]?\d+)?$", re.I
+)
 Fits = Callable[[str, str], bool]  # Of (file, name): whether the name may mean the file.
 
 
@@ -50,8 +60,8 @@ class Partners:
         """Returns the file that `name` means, relative to the folder; None if there is none.
 
         Of several files that fit, the first of these rules that tells them apart decides: the folder's split is the
-        annotation's (train, val); the name is relative to the annotation's folder; the file is nearest to the
-        annotation; the letters' case is the same. Raises UserError if the name fits two files.
+        annotation's (train, val); the name is relative to the annotation's folder; the folder is none of masks; the
+        file is nearest to the annotation; the letters' case is the same. Raises UserError if the name fits two files.
 
         Args:
           name: a file name or path, relative to the annotation file, to the folder, or to a folder of another system.
@@ -68,27 +78,23 @@ class Partners:
         return None
 
     def of_stem(self, stem: str, near: Path, fits: Fits = lambda *_: True) -> str | None:
-        """Returns the file whose name without its suffix is `stem`; None if there is none. `find` has the rules.
-
-        Raises UserError if two files have the stem.
-        """
+        """Returns the file whose name without its suffix is `stem`, or None; raises UserError for two. See `find`."""
         self._index()
         fitting = [one for one in self._by_stem.get(plain(stem), []) if fits(one, stem)]
         return self._one(fitting, stem, near) if fitting else None
 
-    def of_row(self, name: str, near: Path, split: str, label: str, taken: Set[str]) -> str | None:
+    def of_row(self, name: str, near: Path, split: str, label: str, exclusions: Set[str]) -> str | None:
         """Returns the file that a table's row means; stricter than `find`, as a wrong file would get the row's label.
 
         It has all folders of the name, and more only if these name no class, such as train_images, and no other part
         of the split. The name may lack the suffix.
 
         Args:
-          name: the row's path, relative to the folder.
+          name, split, label: the row's: a path relative to the folder, "" for the split of the path's folders, and the
+            label in the spelling of `plain`.
           near: the table.
-          split: the row's, "" for that of the path's folders.
-          label: the row's, in the spelling of `plain`.
-          taken: the files that rows name as they are, and the labels of all rows, which no other row's file may have
-            as a folder.
+          exclusions: the files that rows name as they are, and the labels of all rows, which no other row's file may
+            have as a folder.
         """
 
         def fits(file: str, form: str) -> bool:
@@ -100,7 +106,7 @@ class Partners:
             words = split or split_names.of_path(form.replace("\\", "/")), split_names.of_path(file)
             if len({*map(split_names.part_of, words)} - {None}) > 1:
                 return False
-            if file in taken or taken.intersection(rest.split("/")) - {label}:
+            if file in exclusions or exclusions.intersection(rest.split("/")) - {label}:
                 return False
             return rest != plain(file) and split_names.names_no_class(rest)
 
@@ -110,12 +116,8 @@ class Partners:
     def of_annotation(self, path: Path, name: str, report: Report) -> str | None:
         """Returns the picture of an annotation file: that of its own name, or else the one that it names.
 
-        Raises UserError if its own name or the one that it has fits two pictures, and the other none.
-
-        Args:
-          path: the annotation file.
-          name: the picture that it names, "" for none.
-          report: receives that both are there and differ, after which its own name counts.
+        Raises UserError if its own name or the one that it has, `name` or "", fits two pictures, and the other none.
+        If both are there and differ, the report says so, and its own name counts.
         """
         fits, faults = [], []
         for look in (lambda: self.of_stem(path.stem, near=path)), (lambda: name and self.find(name, path)):
@@ -128,7 +130,7 @@ class Partners:
         if len(fits) < 2 or os.path.basename(fits[0]) == name:
             return fits[0] if fits else None
         beside = Path(fits[0]).parent == path.parent.relative_to(self.folder)
-        if not beside and "/" in name.replace("\\", "/"):
+        if not beside and ("/" in name.replace("\\", "/") or stems(name)[-1] == plain(path.stem)):
             return fits[1]
         if not filecmp.cmp(self.folder / fits[0], self.folder / fits[1], shallow=False):
             what = "an annotation that names another picture than its own name does"
@@ -175,15 +177,16 @@ class Partners:
                 )
         return first
 
-    def _rank(self, one: str, name: str, near: Path) -> tuple[int, bool, int, bool]:
+    def _rank(self, one: str, name: str, near: Path) -> tuple[int, bool, bool, int, bool]:
         """Returns the rank of a file that fits. The lowest rank wins."""
         inside = Path(os.path.relpath(near, self.folder))
         place, folder = inside.parent.as_posix(), os.path.dirname(one)
-        given = name.replace("\\", "/")
+        posix = name.replace("\\", "/")
         shared = os.path.commonpath([place, folder]) if place != "." and folder else ""
         return (
             split_names.distance(split_names.word_of(inside.with_suffix("").as_posix()), folder),
-            one != os.path.normpath(f"{place}/{given}"),
+            one != os.path.normpath(f"{place}/{posix}"),
+            os.path.basename(folder).lower() in {*MASK_FOLDERS, "trimaps"},
             -len(shared.split("/")) if shared else 0,
-            PurePosixPath(one).name != given.rpartition("/")[2],
+            PurePosixPath(one).name != posix.rpartition("/")[2],
         )

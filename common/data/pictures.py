@@ -10,7 +10,6 @@ import io
 import os
 import stat
 import warnings
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -73,7 +72,7 @@ class Picture:
       orientation: the EXIF orientation of the original file, 1 to 8.
       changes: what reading changed, such as TURNED.
       doubts: what looks wrong, such as SMALL.
-      digest, thumbnail, colors: of a checked picture: stands for its content; see near_copies; see baselines.
+      digest, thumbnail, colors, edges: of a checked picture: stands for its content; see near_copies; see baselines.
     """
 
     encoded: bytes
@@ -85,6 +84,7 @@ class Picture:
     digest: str = ""
     thumbnail: bytes = b""
     colors: bytes = b""
+    edges: bytes = b""
 
 
 def contents(path: str | os.PathLike) -> bytes:
@@ -151,8 +151,8 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
             image.load()
             upright = ImageOps.exif_transpose(image) if turn else image
             changes += [TURNED] * (turn and orientation != 1)
-            made, more = _rgb(upright)
-            return Picture(jpeg(made, published=not turn), *made.size, orientation, (*changes, *more))
+            rgb, more = _rgb(upright)
+            return Picture(jpeg(rgb, published=not turn), *rgb.size, orientation, (*changes, *more))
     except BadPictureError:
         raise
     except MemoryError as error:
@@ -162,13 +162,13 @@ def read(data: bytes, png: bool = False, turn: bool = True) -> Picture:
 
 
 def checked(data: bytes, png: bool = False, turn: bool = True) -> Picture:
-    """Returns a picture after decoding it as in a run, with its digest, thumbnail and colors.
+    """Returns a picture after decoding it as in a run, with its digest, thumbnail, colors and edges.
 
     Lossless files of the same pixels have the same digest if all become JPEG. Raises BadPictureError as `read` does,
     or if TensorFlow cannot decode the result.
     """
     picture = read(data, png, turn)
-    pixels = _tensor(picture.encoded).numpy()
+    pixels = decoded(picture.encoded)
     height, width, _ = pixels.shape
     if (width, height) != (picture.width, picture.height):
         raise BadPictureError(
@@ -180,6 +180,7 @@ def checked(data: bytes, png: bool = False, turn: bool = True) -> Picture:
         digest=digest(picture.encoded),
         thumbnail=near_copies.thumbnail(pixels),
         colors=baselines.histogram(pixels),
+        edges=baselines.directions(pixels),
     )
 
 
@@ -193,24 +194,12 @@ def decoded(encoded: bytes) -> np.ndarray:
 
     Raises BadPictureError if TensorFlow cannot decode it.
     """
-    return _tensor(encoded).numpy()
-
-
-def _tensor(encoded: bytes) -> Any:
     import tensorflow as tf  # Imported late: who only lists files does not need it.
 
     try:
-        return tf.io.decode_jpeg(encoded, channels=3)  # Reads PNG too.
+        return tf.io.decode_jpeg(encoded, channels=3).numpy()  # Reads PNG too.
     except (tf.errors.OpError, MemoryError) as error:
         raise BadPictureError(_reason(error)) from error
-
-
-def shown(path: str | os.PathLike) -> Image.Image:
-    """Returns a picture as the network sees it, in RGB, for drawing on it.
-
-    Raises BadPictureError if it is not a whole picture.
-    """
-    return Image.fromarray(decoded(read(contents(path), png=True).encoded))
 
 
 def _opened(data: bytes) -> Image.Image:
@@ -228,10 +217,10 @@ def _opened(data: bytes) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        found = image.getexif().get(_ORIENTATION, 1)
+        value = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # Damaged EXIF data: the pixels are sound.
         return 1
-    return found if found in range(2, 9) else 1
+    return value if value in range(2, 9) else 1
 
 
 def _stays(image: Image.Image, png: bool) -> bool:
@@ -276,7 +265,7 @@ def jpeg(image: Image.Image, published: bool = False) -> bytes:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Encodes uint8 [H, W, 3] as PNG."""
+    """Encodes uint8 [H, W, 3] or [H, W] as PNG."""
     encoded = io.BytesIO()
     Image.fromarray(pixels).save(encoded, "PNG")
     return encoded.getvalue()

@@ -23,29 +23,19 @@ def untuned(data: tf.data.Dataset) -> tf.data.Dataset:
     return data.with_options(options)
 
 
-def parallel_calls(private_threads: int = 0) -> int:
-    """Returns `num_parallel_calls`: the number of the pipeline's private threads, or if 0, of the shared threads."""
-    return private_threads or len(os.sched_getaffinity(0))
+def parallel_calls() -> int:
+    """Returns `num_parallel_calls`: the number of threads that all data sets share."""
+    return len(os.sched_getaffinity(0))
 
 
-def prepared(
-    examples: tf.data.Dataset, prepare: Callable, private_threads: int, deterministic: bool = True
-) -> tf.data.Dataset:
-    """Applies `prepare` to each of the `examples`, on all threads."""
-    calls = parallel_calls(private_threads)
-    return examples.map(prepare, num_parallel_calls=calls, deterministic=deterministic)
+def prepared(examples: tf.data.Dataset, prepare: Callable) -> tf.data.Dataset:
+    """Applies `prepare` to each of the `examples`, on all threads, and keeps their order."""
+    return examples.map(prepare, num_parallel_calls=parallel_calls(), deterministic=True)
 
 
-def ahead(batches: tf.data.Dataset, deterministic: bool, private_threads: int) -> tf.data.Dataset:
-    """Returns `batches`, prefetched ahead of the step.
-
-    Args:
-      deterministic: False lets the pipeline overtake a slow element.
-      private_threads: number of this pipeline's own threads; 0 uses the threads that all data sets share.
-    """
+def ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns `batches` in their order, prefetched ahead of the step."""
     options = tf.data.Options()
-    options.deterministic = deterministic
+    options.deterministic = True
     options.threading.max_intra_op_parallelism = 1  # Images run in parallel; the ops of one image need not.
-    if private_threads:
-        options.threading.private_threadpool_size = private_threads
     return batches.with_options(options).prefetch(tf.data.AUTOTUNE)

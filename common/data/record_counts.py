@@ -36,8 +36,8 @@ def write(data_dir: str | os.PathLike, names: Iterable[str]) -> dict[str, int]:
     """
     folder, names = Path(data_dir), sorted(names)
     numbers = dict(zip(names, _parallel(tfrecords.count, [os.fspath(folder / name) for name in names])))
-    kept = {name: row for name, row in _content(folder).items() if (folder / name).is_file()}
-    rows = kept | {name: [(folder / name).stat().st_size, numbers[name]] for name in names}
+    previous_rows = {name: row for name, row in _content(folder).items() if (folder / name).is_file()}
+    rows = previous_rows | {name: [(folder / name).stat().st_size, numbers[name]] for name in names}
     content = {"format": FORMAT, "files": dict(sorted(rows.items()))}
     write_atomically(folder / NAME, (json.dumps(content, indent=1) + "\n").encode())
     return numbers
@@ -67,8 +67,8 @@ def counts(files: Sequence[str]) -> list[int]:
 
     Raises UserError as `noted` does, or if a file ends inside a record.
     """
-    known = noted(files)
-    return list(_counted(tuple(files), tuple(_sizes(files)))) if known is None else known
+    numbers = noted(files)
+    return list(_counted(tuple(files), tuple(_sizes(files)))) if numbers is None else numbers
 
 
 def known_or_read(files: Sequence[str], read: bool) -> list[int] | None:
@@ -76,8 +76,8 @@ def known_or_read(files: Sequence[str], read: bool) -> list[int] | None:
 
     Without a note, and with `read` False, the first process prints to standard error that the run will count.
     """
-    known = noted(files)
-    if known is None and "://" not in files[0]:
+    numbers = noted(files)
+    if numbers is None and "://" not in files[0]:
         if read:
             return counts(files)
         folder = os.path.dirname(files[0])
@@ -85,7 +85,7 @@ def known_or_read(files: Sequence[str], read: bool) -> list[int] | None:
             f"{files[0]} and the like: {NAME} does not know them, so the run counts their records on the clock; "
             f"note them before: {_command(folder)}"
         )
-    return known
+    return numbers
 
 
 def check_totals(files: Sequence[str], expected: int, field: str, read: bool = True) -> None:
@@ -100,16 +100,16 @@ def check_totals(files: Sequence[str], expected: int, field: str, read: bool = T
       field: the configuration field with that number.
       read: whether files without a note may be read; False before the clock starts.
     """
-    known = known_or_read(files, read)
-    if known is None:
+    numbers = known_or_read(files, read)
+    if numbers is None:
         return
-    total = sum(known)
+    total = sum(numbers)
     if total == expected:
         return
-    fewest = min(range(len(files)), key=known.__getitem__)
+    fewest = min(range(len(files)), key=numbers.__getitem__)
     missing = "was a file lost?"
-    if known[fewest] < max(known):
-        missing = f"was it cut off? It has {known[fewest]}, others up to {max(known)}"
+    if numbers[fewest] < max(numbers):
+        missing = f"was it cut off? It has {numbers[fewest]}, others up to {max(numbers)}"
     raise UserError(
         f"{files[fewest]}: {len(files)} such files hold {total} records, config.{field} is {expected}; {missing}; give "
         f"all of them whole, or --config.{field}={total}"

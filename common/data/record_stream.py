@@ -57,8 +57,8 @@ def assign(num_files: int, shard: Shard) -> list[Part]:
 
 def size(files: Sequence[str], shard: Shard) -> int:
     """Returns the number of records in one pass of `shard` over the files."""
-    known = counts(files)
-    return sum(part.size(known[part.file]) for part in assign(len(files), shard))
+    numbers = counts(files)
+    return sum(part.size(numbers[part.file]) for part in assign(len(files), shard))
 
 
 def endless(
@@ -69,7 +69,6 @@ def endless(
     start: int = 0,
     transform: Transform | None = None,
     cache: bool = False,
-    deterministic: bool = True,
 ) -> tf.data.Dataset:
     """Returns this shard's records endlessly, epoch after epoch, in an order that depends only on seed and epoch.
 
@@ -84,7 +83,6 @@ def endless(
       start: records to skip. Skipping whole epochs reads at most record headers; the rest is read and dropped.
       transform: (file, record, serialized) -> any nest, applied before the cache; None keeps the serialized record.
       cache: whether to keep transformed records in memory; this does not change the order.
-      deterministic: False lets the stream overtake a slow file.
 
     Returns:
       Dataset of (epoch int64, file int64, record int64, transformed).
@@ -108,7 +106,7 @@ def endless(
         key = tf.stack([tf.constant(seed % 2**63, tf.int64), epoch])
         groups = tf.range(source.groups, dtype=tf.int64)
         order = tf.random.experimental.stateless_shuffle(groups, key, alg="philox")
-        records = _interleave(tf.data.Dataset.from_tensor_slices(order), source, deterministic)
+        records = _interleave(tf.data.Dataset.from_tensor_slices(order), source)
         if shuffle_buffer > 1:
             draw = tf.random.stateless_uniform([], key, maxval=2**31 - 1, dtype=tf.int64, alg="philox")
             records = records.shuffle(shuffle_buffer, seed=draw, reshuffle_each_iteration=False)
@@ -128,7 +126,7 @@ def once(
 ) -> tf.data.Dataset:
     """Returns one pass over this shard's records in a fixed order, as a dataset of (file, record, transformed)."""
     source = _source(files, shard, transform, cache)
-    return _interleave(tf.data.Dataset.range(source.groups), source, deterministic=True)
+    return _interleave(tf.data.Dataset.range(source.groups), source)
 
 
 class _Source(NamedTuple):
@@ -180,6 +178,6 @@ def _source(files: Sequence[str], shard: Shard, transform: Transform | None, cac
     return _Source(groups, lambda i: tf.data.experimental.from_variant(tf.gather(variants, i), structure[0]))
 
 
-def _interleave(order: tf.data.Dataset, source: _Source, deterministic: bool) -> tf.data.Dataset:
+def _interleave(order: tf.data.Dataset, source: _Source) -> tf.data.Dataset:
     cycle = min(_CYCLE, source.groups)
-    return order.interleave(source.open, cycle, num_parallel_calls=cycle, deterministic=deterministic)
+    return order.interleave(source.open, cycle, num_parallel_calls=cycle, deterministic=True)

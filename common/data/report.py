@@ -53,30 +53,30 @@ class Report:
     """A conversion's findings; converters add to it while they work. Not thread-safe.
 
     Attributes:
-      taken: {unit: number}, such as {"pictures": 90}.
+      totals: {unit: number}, such as {"pictures": 90}.
       lines: one line for each item that was left out; `left_out` groups them by reason.
       left_out, skipped, changed, suspicious: {reason: Finding}. `left_out` holds faulty items, `skipped`
         files that are not data, such as a README.
-      chosen: {what: (its value, who chose it)}, such as {"languages": ("en de", "the files' names")}.
+      choices: {what: (its value, who chose it)}, such as {"languages": ("en de", "the files' names")}.
       lost: the reasons of `skipped` files that look like data, and of changes that lose some.
     """
 
-    taken: Counter[str] = dataclasses.field(default_factory=Counter)
+    totals: Counter[str] = dataclasses.field(default_factory=Counter)
     lines: list[str] = dataclasses.field(default_factory=list)
     left_out: dict[str, Finding] = dataclasses.field(default_factory=dict)
     skipped: dict[str, Finding] = dataclasses.field(default_factory=dict)
     changed: dict[str, Finding] = dataclasses.field(default_factory=dict)
     suspicious: dict[str, Finding] = dataclasses.field(default_factory=dict)
-    chosen: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    choices: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
     lost: set[str] = dataclasses.field(default_factory=set)
 
     def choose(self, what: str, value: str, by: str) -> None:
         """Notes a choice and its chooser: a flag, the files, or the converter."""
-        self.chosen[what] = value, by
+        self.choices[what] = value, by
 
     def take(self, unit: str, count: int = 1) -> None:
         """Counts items that became records."""
-        self.taken[unit] += count
+        self.totals[unit] += count
 
     def leave_out(self, reason: str, example: str, line: str | None = None, most: float = math.inf) -> None:
         """Notes a faulty item; `line` is its line for the user, by default "EXAMPLE: REASON".
@@ -104,17 +104,17 @@ class Report:
     def complete(self, balance: Sequence[tuple[str, int, int]], unit: str, split: Mapping[str, int]) -> None:
         """Adds the counts of a finished conversion; see `balance`. `split` is {"train": number, "eval": number}."""
         self.balance(balance, unit)
-        self.chosen.setdefault(
+        self.choices.setdefault(
             "split", (f"{split['train']} to train on, {split['eval']} to evaluate on", "the files")
         )
         for part, count in split.items():
             self.take(f"{unit} to {'train on' if part == 'train' else 'evaluate on'}", count)
-        taken = max(sum(split.values()), sum(train + held for _, train, held in balance))
+        total = max(sum(split.values()), sum(train + held_out for _, train, held_out in balance))
         lost = {r: one for r, one in {**self.skipped, **self.changed}.items() if r in self.lost}
         for reason, one in {**self.left_out, **lost}.items():
-            if one.count > A_FEW and one.count > LOST * (taken + one.count):
+            if one.count > A_FEW and one.count > LOST * (total + one.count):
                 self.suspect(
-                    f"a large part left out ({reason})", f"{one.count} beside {taken} taken", one.count
+                    f"a large part left out ({reason})", f"{one.count} beside {total} taken", one.count
                 )
 
     def balance(self, counts: Sequence[tuple[str, int, int]], unit: str) -> None:
@@ -124,19 +124,19 @@ class Report:
           counts: (class, training examples, evaluation examples) of every class.
           unit: what is counted, such as "pictures".
         """
-        for name, train, held in counts:
+        for name, train, held_out in counts:
             if train < FEW:
                 self.suspect(f"class with fewer than {FEW} {unit} to train on", f"{name} ({train})")
-            if not held:
+            if not held_out:
                 self.suspect(f"class without {unit} to evaluate on", name)
         names = [name for name, *_ in counts]
         for name in names:
             if name.casefold() in NO_CLASS:
                 self.suspect("a class whose name says that there is none", name)
         for what, spelling in _ALIKE.items():
-            seen: dict[str, str] = {}
+            spellings: dict[str, str] = {}
             for name in names:
-                other = seen.setdefault(spelling(name), name)
+                other = spellings.setdefault(spelling(name), name)
                 if other != name:
                     self.suspect(f"classes that differ only in {what}", f"{other} and {name}")
         numbered = [re.fullmatch(r"(.*\D)[-_ ]\d+", name) for name in names]
@@ -157,12 +157,14 @@ class Report:
         """Raises UserError if `strict` and something is suspicious; the message names one example of each kind."""
         if strict and self.suspicious:
             fix = "correct the files or leave --strict out"
-            raise UserError(f"--strict: suspicious: {'; '.join(self.said('suspicious'))}; {fix}")
+            raise UserError(f"--strict: suspicious: {'; '.join(self.summaries('suspicious'))}; {fix}")
 
-    def said(self, kind: str) -> list[str]:
+    def summaries(self, kind: str) -> list[str]:
         """Returns a line for each finding of a kind ("left_out", "skipped", "changed", "suspicious"), in order."""
-        found: Mapping[str, Finding] = getattr(self, kind)
-        return [printable(f"{reason}: {one.count}, such as {one.example}") for reason, one in found.items()]
+        findings: Mapping[str, Finding] = getattr(self, kind)
+        return [
+            printable(f"{reason}: {one.count}, such as {one.example}") for reason, one in findings.items()
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Returns plain values, for NAME."""
@@ -171,8 +173,8 @@ class Report:
             kind: {reason: dataclasses.asdict(one) for reason, one in getattr(self, kind).items()}
             for kind in kinds
         }
-        chosen = {what: {"value": value, "by": by} for what, (value, by) in self.chosen.items()}
-        return {"taken": dict(self.taken), "chosen": chosen, **plain}
+        values = {what: {"value": value, "by": by} for what, (value, by) in self.choices.items()}
+        return {"taken": dict(self.totals), "chosen": values, **plain}
 
     def write(self, out: Path) -> Path:
         """Writes OUT/report.json; returns its path. Raises UserError if the folder cannot be written."""
@@ -183,6 +185,6 @@ class Report:
         return path
 
 
-def _add(found: dict[str, Finding], reason: str, example: str, count: int) -> None:
-    one = found.setdefault(reason, Finding(0, str(example)))
+def _add(findings: dict[str, Finding], reason: str, example: str, count: int) -> None:
+    one = findings.setdefault(reason, Finding(0, str(example)))
     one.count += count

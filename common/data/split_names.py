@@ -15,6 +15,7 @@ _BESIDE = {
     *("images", "image", "img", "imgs", "pictures", "photos", "videos", "clips", "frames"),
     *("obj", "data", "set", "split", "autosplit", "list"),
 }
+_COMPOUND = re.compile(rf"^({'|'.join((*TRAIN, *EVAL))})(set|data|images|imgs|list)$")
 
 
 def part_of(name: str) -> int | None:
@@ -24,7 +25,7 @@ def part_of(name: str) -> int | None:
 
 def word_of(path: str) -> str:
     """Returns the split's word in a path, such as "val" of annotations/instances_val2017; "" for none or both parts."""
-    words = [word for word in re.findall(r"[a-z]+", path.lower()) if part_of(word) is not None]
+    words = [word for word in _words(path) if part_of(word) is not None]
     return words[-1] if len({part_of(word) for word in words}) == 1 else ""
 
 
@@ -35,8 +36,13 @@ def of_folder(name: str) -> str:
 
 def names_no_class(path: str) -> bool:
     """Returns whether a path has only words of splits and of pictures in general, such as images/val2017."""
-    words = re.findall(r"[^\W\d_]+", path.lower())
-    return all(word in _BESIDE or part_of(word) is not None for word in words)
+    return all(word in _BESIDE or part_of(word) is not None for word in _words(path))
+
+
+def _words(path: str) -> list[str]:
+    """Returns a path's words in lower case; trainSet has two, of trainset "train" remains."""
+    words = re.findall(r"[^\W\d_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", path).lower())
+    return [_COMPOUND.sub(r"\1", word) for word in words]
 
 
 def of_path(path: str) -> str:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from common.data import split_names, text_files
+from common.data import pictures, split_names, text_files
 from common.data.partners import Partners, plain
 from common.data.report import Report
 from common.errors import UserError
@@ -20,11 +20,21 @@ from common.errors import UserError
 # Names of columns as people and tools write them: pandas, Excel, Hugging Face's `file_name`, Kaggle's `image`.
 NAMES = {
     "path": (
-        *("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
-        *("video", "video_path", "video_name", "clip"),
+        *(
+            "path",
+            "file",
+            "filename",
+            "file_name",
+            "filepath",
+            "filepaths",
+            "file_path",
+            "image",
+            "image_path",
+        ),
+        *("video", "video_path", "video_name", "clip", "image_name", "image_id"),
     ),
     "label": ("label", "labels", "class", "class_name", "category", "label_name", "target"),
-    "split": ("split", "set", "subset", "partition", "dataset"),
+    "split": ("split", "set", "subset", "partition", "dataset", "data_set"),
     "group": ("group", "group_id", "patient", "patient_id", "subject", "subject_id", "film", "scene"),
 }
 # Columns that often hold a split in words of their own.
@@ -33,6 +43,10 @@ csv.field_size_limit(text_files.MOST_LINE)  # A column that is not read may hold
 _SEPARATORS = ",;\t|"
 TINY = "val_annotations.txt"  # Tiny ImageNet's list: file, class, left, top, right, bottom.
 _SHOWN = 6  # Columns in a message.
+_FIRST = 20  # Rows that tell whether a table has column names.
+_MARKS = {"0", "1", "0.0", "1.0"}  # Of a column that says whether an example is of a class.
+# Columns of an example's first and last second or frame.
+_PART = re.compile(r"(t_|time_)?(start|begin|end|stop)(_(time|frame|second|seconds|timestamp))?")
 # Lists that are not read, by their first lines.
 _FOREIGN = (
     (r'\{ *"|\[ *[{"]|[\[{]$', "a list in JSON"),
@@ -101,8 +115,7 @@ def read(path: str | os.PathLike) -> Table:
     if not rows:
         raise UserError(f"{path}: no rows; expected path,label and lines of them")
     columns = tuple(map(_column, rows[0]))
-    first = rows[0][0]
-    if len(rows[0]) in (2, 3) and any(os.path.isfile(located(first, base)) for base in bases(path)):
+    if len(rows[0]) in (2, 3) and _lists_files(path, columns, [row[0] for row in rows[:_FIRST]]):
         columns = ("path", "label", "split")[: len(rows[0])]
     elif path.name == TINY:
         columns = ("path", "label", "left", "top", "right", "bottom")
@@ -110,19 +123,41 @@ def read(path: str | os.PathLike) -> Table:
         rows, numbers = rows[1:], numbers[1:]
     if not rows:
         raise UserError(f"{path}: no rows below the line of column names; add an example a line")
-    return Table(path, columns, [_row(path, columns, *row) for row in zip(rows, numbers)], numbers)
+    table = Table(path, columns, [_row(path, columns, *row) for row in zip(rows, numbers)], numbers)
+    for name in map(table.column, NAMES):
+        if columns.count(name) > 1:
+            raise UserError(f"{path}: two columns are called {name}; rename the one that does not count")
+    return table
 
 
-def cells(path: str | os.PathLike) -> Iterator[tuple[int, list[str]]]:
+def _lists_files(path: Path, columns: Sequence[str], first: Sequence[str]) -> bool:
+    """Whether a table without column names lists files: its first cell is one, or as one of the next cells is.
+
+    A folder, of frames, counts if no cell beside it is a column's name, and it holds no file of the next rows.
+    """
+    suffix = os.path.splitext(first[0])[1].lower()
+    alike = [cell for cell in first if suffix and os.path.splitext(cell)[1].lower() == suffix]
+    if any(os.path.isfile(located(cell, base)) for cell in (first[0], *alike) for base in bases(path)):
+        return True
+    column_names, folder = sum(NAMES.values(), ()), located(first[0], path.parent)
+    if not first[0] or any(
+        name in column_names or name.removesuffix("s") in column_names for name in columns
+    ):
+        return False
+    return folder.is_dir() and not any(folder in located(cell, path.parent).parents for cell in first)
+
+
+def cells(path: str | os.PathLike, separator: str = "") -> Iterator[tuple[int, list[str]]]:
     """Yields (line at which it ends, cells without spaces around them) of each row of a CSV file, column names too.
 
-    Raises UserError if the file cannot be read, or its quotes are wrong.
+    Raises UserError if the file cannot be read, or its quotes are wrong. "": the first line tells the separator.
     """
-    yield from _split(Path(path), text_files.read(path))
+    yield from _split(Path(path), text_files.read(path), separator)
 
 
-def _split(path: Path, lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def _split(path: Path, lines: Sequence[str], sign: str = "") -> Iterator[tuple[int, list[str]]]:
     head, separator = _head(lines)
+    separator = sign or separator
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=separator, strict=True)
     for _ in range(head):
         next(reader)
@@ -172,8 +207,8 @@ def bases(path: Path) -> tuple[Path, Path]:
 
 def located(cell: str, base: Path) -> Path:
     """Returns the file that a cell names; backslashes, as on Windows, separate folders if no such file exists."""
-    found = base / cell
-    return base / cell.replace("\\", "/") if "\\" in cell and not os.path.isfile(found) else found
+    path = base / cell
+    return base / cell.replace("\\", "/") if "\\" in cell and not os.path.isfile(path) else path
 
 
 def examples(table: Table, base: Path | None = None, report: Report | None = None) -> list[Example]:
@@ -189,63 +224,100 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
     """
     names = {kind: table.column(kind) for kind in NAMES}
     if names["path"] is None or names["label"] is None:
+        marks = [name for name in table.columns if name and {row[name] for row in table.rows} <= _MARKS]
+        if names["path"] and len(marks) > 1:
+            columns = ", ".join(marks[:_SHOWN])
+            raise UserError(
+                f"{table.path}: a column for each class ({columns}), which is not read; write one column label"
+            )
         raise UserError(
             f"{table.path}: columns {', '.join(sorted(filter(None, table.columns))[:_SHOWN]) or '(none)'}; expected "
-            "path,label"
+            "path,label, or a first line of a file that is there and its class"
         )
-    cells = [row[names["path"]] for row in table.rows]
+    original_cells = cells = [row[names["path"]] for row in table.rows]
+    base = base or _base(cells, table.path)
     if base is None:
-        places = (p for p in bases(table.path) for cell in cells if cell and os.path.isfile(located(cell, p)))
-        base = next(places, table.path.parent)
+        cells, base = _of_this_machine(cells, table.path) if report else (cells, table.path.parent)
     rows: list[Example] = []
-    for row, number in zip(table.rows, table.numbers):
-        cell, label = row[names["path"]], text_files.normal(row[names["label"]])
-        for kind, given in (("path", cell), ("label", label)):
-            if not given:
+    for row, number, cell in zip(table.rows, table.numbers, cells):
+        label = text_files.normal(row[names["label"]])
+        for kind, value in (("path", cell), ("label", label)):
+            if not value:
                 raise UserError(f"{table.path}: line {number}: no {names[kind]}; give every row all columns")
         split = text_files.normal(row[names["split"]]).lower() if names["split"] else ""
         group = text_files.normal(row[names["group"]]) if names["group"] else ""
         rows.append(Example(located(cell, base), label, split, number, group))
     if report:
-        rows = _found(rows, cells, base, table.path, report)
+        rows = _with_partners(rows, cells, base, table.path, report)
+        if cells is not original_cells and any(os.path.exists(one.path) for one in rows):
+            report.change(
+                "paths of another machine, read below the list", f"{original_cells[0]} as {cells[0]}"
+            )
+        elif cells is not original_cells:
+            rows = [dataclasses.replace(one, path=Path(cell)) for one, cell in zip(rows, original_cells)]
     if not any(one.split for one in rows):
         rows = _by_folder(rows, base)
-    return _said(table, names, rows, report) if report else rows
+    return _check_rows(table, names, rows, report) if report else rows
 
 
-def _found(
+def _base(cells: Sequence[str], path: Path) -> Path | None:
+    places = (p for p in bases(path) for cell in cells if cell and os.path.isfile(located(cell, p)))
+    return next(places, None)
+
+
+def _of_this_machine(cells: list[str], path: Path) -> tuple[list[str], Path]:
+    """Returns (absolute paths without folders that all have: as few as make a file exist, else all; its base)."""
+    absolute = all(re.match(r"([A-Za-z]:)?[/\\]", cell) for cell in cells)
+    words = [re.split(r"[/\\]+", cell) for cell in cells]
+    common = len(os.path.commonprefix([one[:-1] for one in words])) if absolute else 0
+    for count in range(1, common + 1):
+        # Where the next folder that all share is missing, no file needs a look.
+        if count == common or any(os.path.isdir(place / words[0][count]) for place in bases(path)):
+            cells = ["/".join(one[count:]) for one in words]
+            if base := _base(cells, path):
+                return cells, base
+    return cells, path.parent
+
+
+def _with_partners(
     rows: Sequence[Example], cells: Sequence[str], base: Path, near: Path, report: Report
 ) -> list[Example]:
     """Gives rows of absent files the file that their cell, and no other, means in another spelling or folder."""
     inside = [os.path.relpath(row.path, base) if os.path.exists(row.path) else "" for row in rows]
-    partners, taken = Partners(base, None), {*inside, *(plain(row.label) for row in rows)} - {""}
+    partners, occupied_names = Partners(base, None), {*inside, *(plain(row.label) for row in rows)} - {""}
     absent = {(c, row.split, plain(row.label)) for row, c, there in zip(rows, cells, inside) if not there}
-    files = {(c, *more): partners.of_row(c, near, *more, taken) for c, *more in sorted(absent)}
+    files = {(c, *more): partners.of_row(c, near, *more, occupied_names) for c, *more in sorted(absent)}
     cells_of = collections.defaultdict(set)
     for (cell, *_), file in files.items():
         cells_of[file].add(cell)
-    found = []
+    result = []
     for row, cell in zip(rows, cells):
         file = files.get((cell, row.split, plain(row.label)))
         if file and len(cells_of[file]) == 1:
             report.change("a file name found in another folder", f"{cell} as {file}")
             row = dataclasses.replace(row, path=base / file)
-        found.append(row)
-    return found
+        result.append(row)
+    return result
 
 
-def _said(
+def _check_rows(
     table: Table, names: Mapping[str, str | None], rows: Sequence[Example], report: Report
 ) -> list[Example]:
     """Returns the rows, each once; notes what of a table is not read, and what looks wrong."""
     for name in sorted(set(table.columns) - {*names.values(), ""}):
         values, parts = {row[name] for row in table.rows}, table.parts(name)
-        known = name in _MAYBE_SPLIT or split_names.part_of(name.removeprefix("is_")) is not None
-        if all(parts) or known and 1 < len(values) < len(table.rows):
+        split_like = name in _MAYBE_SPLIT or split_names.part_of(name.removeprefix("is_")) is not None
+        if all(parts) or split_like and 1 < len(values) < len(table.rows):
             what = "a column that may be a split, not taken; call it split, with train and val"
             report.suspect(what, f"{table.path}: {name}: {min(values)}, {max(values)}")
+        pairs = {(one.path, row[name]) for one, row in zip(rows, table.rows)} if _PART.fullmatch(name) else ()
+        videos = [path for path, _ in pairs if path.suffix.lower() not in pictures.SUFFIXES]
+        if len(videos) > len({*videos}):
+            what = "a column of an example's start or end, not read: the whole file is taken"
+            report.suspect(what, f"{table.path}: {name}")
         report.skip("a column that is not read", f"{table.path}: {name}")
-    labels = {one.label for one in rows}
+    labels, of_file = {one.label for one in rows}, {one.path: one.label for one in rows}
+    in_classes = {plain(one.path.parent.name) for one in rows} == set(map(plain, labels))
     once: dict[tuple[Path, str, str], Example] = {}
     for one in rows:
         place = f"{table.path}: line {one.line}"
@@ -253,6 +325,12 @@ def _said(
             several = re.split(sign, one.label)
             if len(several) > 1 and labels.issuperset(several):
                 report.suspect("a label of several classes, taken as a class of its own", place)
+        if in_classes and plain(one.path.parent.name) != plain(one.label):
+            report.suspect(
+                "a label that is not the name of its file's folder", f"{place}: {one.label}, {one.path}"
+            )
+        if of_file[one.path] != one.label:
+            report.suspect("a file with two classes", f"{place}: {one.label} and {of_file[one.path]}")
         if once.setdefault((one.path, one.label, one.split), one) is not one:
             report.change("a row that is there twice, read once", place)
     return list(once.values())

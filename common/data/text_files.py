@@ -42,14 +42,18 @@ _KINDS = (
         (start, "a picture or a video")
         for start in (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"\0\0\0")
     ),
-    *((start, "a compressed file") for start in (b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!")),
+    *(
+        (start, "a compressed file")
+        for start in (b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!", b"\x28\xb5\x2f\xfd")
+    ),
 )
 # Characters without width that editors and web pages leave in names.
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200e\u200f\u2060\ufeff\u00ad"))
+_TAR = slice(257, 262)  # POSIX.1-1988: here a tar file has "ustar".
 _MOST_NULS = 0.05  # UTF-16 has a NUL per letter of ASCII; texts of other kinds have none.
 _NOT_DECODED = re.compile("[\ud800-\udfff]")
 NOT_UTF8, NUL = "not UTF-8", "has a NUL character"
-TOO_LONG = f"longer than {MOST_LINE >> 20} MiB"
+TOO_LONG = f"longer than {MOST_LINE:,} characters"
 SAVE = "save it as UTF-8"
 
 
@@ -96,6 +100,13 @@ def lines(path: str | os.PathLike) -> Iterator[Line]:
             raise UserError(f"{name}: after line {number}: broken {encoding.upper()}; {SAVE}") from error
 
 
+def first_lines(path: str | os.PathLike, count: int) -> list[str]:
+    """Returns at most `count` lines of the first _HEAD bytes, whole but for the first; raises UserError as `whole`."""
+    with _sound(os.fspath(path)) as (head, _, encoding):
+        texts = re.split("\r\n|\r|\n", head.decode(encoding, "ignore").removeprefix("\ufeff"))
+    return texts[: count if len(head) < _HEAD else min(count, max(1, len(texts) - 1))]
+
+
 def whole(path: str | os.PathLike) -> str:
     """Returns a text file with lines of any length; a line feed ends each.
 
@@ -123,11 +134,14 @@ def _sound(name: str) -> Iterator[tuple[bytes, IO[bytes], str]]:
         with _open(name) as file:
             head = file.read(_HEAD)
             kind = next((what for start, what in _KINDS if head.startswith(start)), None)
+            kind = "a tar file, to be unpacked" if head[_TAR] == b"ustar" else kind
             if kind:
                 raise UserError(f"{name}: no text: {kind}; name a text file, in UTF-8")
             mark, encoding = next(((m, e) for m, e in _MARKS if head.startswith(m)), (b"", "utf-8"))
             if encoding == "utf-8" and head.count(0) > _MOST_NULS * len(head):
-                raise UserError(f"{name}: no text: it has NULs, as UTF-16 without a mark has; {SAVE}")
+                raise UserError(
+                    f"{name}: no text: it has NULs, as UTF-16 without a mark and binary files; {SAVE}"
+                )
             file.seek(len(mark))
             yield head, file, encoding
     except (OSError, EOFError, zlib.error) as error:

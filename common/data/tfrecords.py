@@ -4,7 +4,9 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from common.data import pipeline
@@ -70,6 +72,9 @@ def example(features: Mapping[str, bytes | str | int | Sequence[bytes | int | fl
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
 
 
+Splits = Mapping[str, tuple[Sequence[Any], int]]  # {prefix: (items, number of shards)}.
+
+
 def shard_name(prefix: str, index: int, total: int) -> str:
     """Returns a name such as "train-00003-of-01024", as the TPU reference's and tf-models' converters write it."""
     return f"{prefix}-{index:05d}-of-{total:05d}"
@@ -80,23 +85,31 @@ def shard_names(splits: Iterable[tuple[str, int]]) -> list[str]:
     return [shard_name(prefix, i, total) for prefix, total in splits for i in range(total)]
 
 
+def deal(folder: Path, splits: Splits, seed: int) -> Iterator[tuple[Path, list[Any]]]:
+    """Yields (path, items) of each shard; `seed` determines the order of the items."""
+    for split, (items, shards) in splits.items():
+        order = np.random.default_rng(seed).permutation(len(items))
+        for shard, name in enumerate(shard_names([(split, shards)])):
+            yield folder / name, [items[i] for i in order[shard::shards]]
+
+
 def write(path: str | os.PathLike, records: Iterable[bytes]) -> int:
     """Writes a file atomically; returns the number of records.
 
     Raises UserError if the folder cannot be written or the disk is full.
     """
     path = Path(path)
-    written = 0
+    size = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as made, tf.io.TFRecordWriter(os.fspath(made)) as writer:
+        with whole(path) as partial, tf.io.TFRecordWriter(os.fspath(partial)) as writer:
             for record in records:
                 writer.write(record)
-                written += 1
+                size += 1
     except (OSError, tf.errors.OpError) as error:
         fix = "free some space or name another folder"
         raise UserError(f"cannot write {path}: {_first_line(error)}; {fix}") from error
-    return written
+    return size
 
 
 def read(path: str | os.PathLike) -> Iterator[bytes]:
@@ -152,10 +165,10 @@ def explain(where: str | os.PathLike, find: Callable[[], UserError | None]) -> U
       find: searches for the damage, like `diagnose`, and may raise UserError.
     """
     try:
-        found = find()
+        fault = find()
     except UserError as error:
         return error
-    return found or UserError(
+    return fault or UserError(
         f"reading {where} failed, but every record is sound now; was a file replaced? Try again"
     )
 

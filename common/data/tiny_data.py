@@ -54,10 +54,10 @@ def make(
     settings = json.loads(json.dumps(settings))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        found = _noted(note, benchmark) or {"files": []}
-        files = found.get("files")
-        if found.get("settings") == settings and files and all((folder / name).exists() for name in files):
-            return found.get("result")
+        old_note = _noted(note, benchmark) or {"files": []}
+        files = old_note.get("files")
+        if old_note.get("settings") == settings and files and all((folder / name).exists() for name in files):
+            return old_note.get("result")
         present = _present(folder, patterns)
         # Unfinished data have no list of files, but the folder held no other files when they were started.
         others = [name for name in present if files is not None and name not in files]
@@ -87,8 +87,8 @@ def _present(folder: Path, patterns: Sequence[str]) -> list[str]:
 
 def _write(note: Path, content: Mapping[str, Any]) -> None:
     """Writes the note atomically, because an unparsable note counts as another program's file."""
-    with whole(note) as made:
-        made.write_text(json.dumps(content, sort_keys=True))
+    with whole(note) as partial:
+        partial.write_text(json.dumps(content, sort_keys=True))
 
 
 def _noted(path: Path, benchmark: str) -> dict[str, Any] | None:

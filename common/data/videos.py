@@ -4,6 +4,7 @@ A file may be a stranger's: only a video in a single file is opened, never a lis
 docs/your-own-data.md has the table of what this reader promises.
 """
 
+import collections
 import dataclasses
 import errno
 import io
@@ -34,6 +35,9 @@ SUFFIXES = {
     *(".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".m2v", ".wmv", ".asf", ".flv"),
     *(".f4v", ".m2ts", ".mts", ".3gp", ".3g2", ".ogv", ".vob", ".divx"),
 }
+_FRAMES = pictures.SUFFIXES - {".gif"}  # Suffixes of a clip's frames.
+# Folders of other pictures.
+_NO_FILM = {"flow", "flow_x", "flow_y", "optical_flow", "depth", "mask", "masks"}
 # Suffixes of files that lie beside videos; FFmpeg would take some of them for a video of one frame.
 _OTHERS = {
     *(".txt", ".csv", ".tsv", ".json", ".xml", ".md", ".html", ".pdf", ".py", ".zip", ".gz", ".srt"),
@@ -49,7 +53,8 @@ _LEAST_ASPECT = 0.2  # Width of a pixel over its height; films have 0.5 to 2.
 _RATE = 25  # Frames per second of a folder of frames, which says none; as FFmpeg's image2 assumes.
 _WHOLE = 0.9  # Part of its stated duration that a whole video has at least; sound may outlast the pictures.
 
-TURNED = "video turned or mirrored as its display matrix says"
+TURNED, SHRUNK = "video turned or mirrored as its display matrix says", "video scaled down"
+STRETCHED = "video of pixels that are not square, scaled to the shape that players show"
 
 
 class BadVideoError(Exception):
@@ -65,9 +70,7 @@ class Clip:
       height, width: frame size, in pixels.
       remark: "", or a description of the damage if the video is only partly usable.
       times: each frame's start in seconds after the first's, and the video's end.
-      turned: whether frames were turned or mirrored.
-      shrunk: whether frames were scaled down.
-      stretched: whether pixels were not square, and frames were scaled to the shape that players show.
+      changes: what reading changed, of TURNED, SHRUNK, STRETCHED.
     """
 
     frames: Sequence[bytes]
@@ -75,9 +78,7 @@ class Clip:
     width: int
     remark: str = ""
     times: Sequence[float] = ()
-    turned: bool = False
-    shrunk: bool = False
-    stretched: bool = False
+    changes: Sequence[str] = ()
 
 
 def opened(path: str | os.PathLike) -> Any:
@@ -132,16 +133,13 @@ def read(path: str | os.PathLike, short_side: int = SHORT_SIDE) -> Clip:
 
     Frames come in presentation order, turned and mirrored by the file's display matrix. If the end of a file is
     damaged, the function keeps the frames before it and adds a remark; likewise if the decoder patches frames. Raises
-    BadVideoError if the file has no video or no frame, or cannot be decoded from its start.
-
-    Args:
-      path: any file that FFmpeg reads: mp4, avi, webm, mkv; or a folder of frames, pictures of one size.
-      short_side: in pixels; smaller videos keep their size.
+    BadVideoError if the file has no video or no frame, or cannot be decoded from its start. Any file counts that FFmpeg
+    reads: mp4, avi, webm, mkv; and a folder of frames, pictures of one size.
     """
     if os.path.isdir(path):
         return _of_pictures(pathlib.Path(path), short_side)
     frames = _Frames(short_side, 0.0)
-    remark, said = "", 0.0
+    remark, duration = "", 0.0
     try:
         with opened(path) as container:
             stream = film(container)
@@ -154,7 +152,7 @@ def read(path: str | os.PathLike, short_side: int = SHORT_SIDE) -> Clip:
             frames.span, frames.aspect = float(1 / Fraction(usual)) if usual else 1 / 25, _aspect(stream)
             for frame in container.decode(stream):
                 frames.add(frame)
-            said = _seconds(container, stream)
+            duration = _seconds(container, stream)
     except (av.error.FFmpegError, OSError, ValueError, MemoryError) as error:
         if not frames.encoded:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
@@ -164,18 +162,40 @@ def read(path: str | os.PathLike, short_side: int = SHORT_SIDE) -> Clip:
         raise BadVideoError("holds no frame")
     if frames.patched and not remark:
         remark = "has damaged frames, which the decoder patched"
-    if not remark and frames.seconds < _WHOLE * said - frames.span:
-        remark = f"ends after {frames.seconds:.1f} of {said:.1f} seconds"
+    if not remark and frames.seconds < _WHOLE * duration - frames.span:
+        remark = f"ends after {frames.seconds:.1f} of {duration:.1f} seconds"
     return frames.clip(remark)
 
 
+def frame_folders(files: Sequence[pathlib.Path], root: pathlib.Path | None = None) -> list[pathlib.Path]:
+    """Returns the folders of several frames among files, of which none is a video or a GIF by its suffix.
+
+    Folders of optical flow and the like are none, except for the one that the user named.
+    """
+    places = collections.Counter(path.parent for path in files if path.suffix.lower() in _FRAMES)
+    if any(path.suffix.lower() in {".gif", *SUFFIXES} for path in files):
+        return []
+    several = [place for place, count in places.items() if count > 1]
+    return [place for place in several if place == root or place.name.lower() not in _NO_FILM]
+
+
 def _of_pictures(folder: pathlib.Path, short_side: int) -> Clip:
-    """Reads a folder of frames in the order of the numbers in their names; JPEG files stay as they are if they fit."""
-    paths = [path for path in folder.iterdir() if path.suffix.lower() in pictures.SUFFIXES]
+    """Reads a folder of frames in the order of the numbers in their names; JPEG files stay as they are if they fit.
+
+    Beside frames with numbers, others such as a cover do not count; nor do those of optical flow beside others.
+    """
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in _FRAMES)
+    numbered = [path for path in paths if re.search(r"\d", path.stem)]
+    numbered = [path for path in numbered if not path.stem.lower().startswith("flow_")] or numbered
+    paths = numbered or paths
+    names = sorted({re.split(r"\d", path.stem)[0].casefold() for path in numbered})
+    if len(names) > 1:
+        several = ", ".join(f"{name}*" for name in names[:4])
+        raise BadVideoError(f"has frames of several names, {several}; keep those of one film")
     paths.sort(
         key=lambda path: [int(part) if part.isdigit() else 0 for part in re.split(r"(\d+)", path.stem)]
     )
-    frames, size, shrunk = [], (0, 0), False
+    frames, size, scale = [], (0, 0), 1.0
     for path in paths:
         try:
             picture = pictures.read(pictures.contents(path))
@@ -184,18 +204,16 @@ def _of_pictures(folder: pathlib.Path, short_side: int) -> Clip:
         size = size if any(size) else (picture.width, picture.height)
         if size != (picture.width, picture.height):
             raise BadVideoError(f"has frames of several sizes, such as {path.name}")
-        scale = short_side / min(size)
-        shrunk = scale < 1
-        if shrunk:
+        frames.append(picture.encoded)
+        scale = min(1.0, short_side / min(size))
+        width, height = (max(1, round(side * scale)) for side in size)
+        if scale < 1:
             with Image.open(io.BytesIO(picture.encoded)) as image:
-                smaller = image.convert("RGB").resize([max(1, round(side * scale)) for side in size])
-            frames.append(_jpeg(smaller))
-        else:
-            frames.append(picture.encoded)
+                frames[-1] = _jpeg(image.convert("RGB").resize((width, height)))
     if not frames:
         raise BadVideoError("holds no frame")
-    width, height = (max(1, round(side * scale)) for side in size) if shrunk else size
-    return Clip(frames, height, width, times=[n / _RATE for n in range(len(frames) + 1)], shrunk=shrunk)
+    times = [n / _RATE for n in range(len(frames) + 1)]
+    return Clip(frames, height, width, times=times, changes=[SHRUNK] * (scale < 1))
 
 
 class _Frames:
@@ -210,7 +228,7 @@ class _Frames:
         self.aspect = 1.0
         self.patched = self._turned = self._shrunk = False
         self._times: list[float] = []
-        self._shown = 0.0  # Seconds that the last frame is shown, if the file says.
+        self._last_seconds = 0.0  # Seconds that the last frame is shown, if the file says.
         self._size, self._total = (0, 0), 0
 
     def add(self, frame: av.VideoFrame) -> None:
@@ -227,7 +245,7 @@ class _Frames:
         self.patched = self.patched or frame.is_corrupt
         self.encoded.append(_jpeg(picture))
         self._times.append(len(self._times) * self.span if frame.time is None else float(frame.time))
-        self._shown = float((frame.duration or 0) * (frame.time_base or 0))
+        self._last_seconds = float((frame.duration or 0) * (frame.time_base or 0))
         self._total += len(self.encoded[-1])
         if len(self.encoded) > MOST_FRAMES or self._total > MOST_FRAME_BYTES:
             raise BadVideoError(f"holds more than {MOST_FRAMES} frames or {MOST_FRAME_BYTES} bytes")
@@ -236,13 +254,14 @@ class _Frames:
         """Returns the clip of all frames."""
         first, last = self._times[0], self._times[-1]
         times = [*(time - first for time in self._times), last - first + self.span]
-        marks = self._turned, self._shrunk, self.aspect != 1
-        return Clip(self.encoded, self._size[1], self._size[0], remark, times, *marks)
+        marks = {TURNED: self._turned, SHRUNK: self._shrunk, STRETCHED: self.aspect != 1}
+        changes = [change for change, is_made in marks.items() if is_made]
+        return Clip(self.encoded, self._size[1], self._size[0], remark, times, changes)
 
     @property
     def seconds(self) -> float:
         """The time from the first frame to the end of the last one, which may be shown for long."""
-        return max(self._times) - min(self._times) + max(self.span, self._shown)
+        return max(self._times) - min(self._times) + max(self.span, self._last_seconds)
 
 
 def _seconds(container: Any, stream: Any) -> float:
@@ -256,14 +275,14 @@ def _seconds(container: Any, stream: Any) -> float:
 def _picture(
     frame: av.VideoFrame, short_side: int, size: tuple[int, int], aspect: float = 1.0
 ) -> Image.Image:
-    """Scales, turns and mirrors a frame for display; `size` is the first frame's, or (0, 0) for the first frame.
+    """Scales a frame, and turns and mirrors it as the video says; `size`: the first frame's, (0, 0) for itself.
 
     `aspect` is the width of a pixel over its height.
     """
     a, b, c, d = _matrix(frame)
     swapped = a == 0
-    shown = max(1, round(frame.width * aspect))
-    width, height = (frame.height, shown) if swapped else (shown, frame.height)
+    across = max(1, round(frame.width * aspect))
+    width, height = (frame.height, across) if swapped else (across, frame.height)
     if any(size):
         width, height = size
     else:

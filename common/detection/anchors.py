@@ -17,7 +17,7 @@ PYRAMID_ASPECTS = ((1.0, 1.0), (0.7, 1.4), (1.4, 0.7))
 def ssd(
     feature_sizes: Sequence[int], scales: Sequence[float], cells: Sequence[float], per_cell: Sequence[int]
 ) -> np.ndarray:
-    """Returns SSD's default boxes as fractions of the image, in the order level, anchor, y, x.
+    """Returns SSD's default boxes [A, 4] as fractions of the image, in the order level, anchor, y, x.
 
     The anchors of level l are a square of scale s_l, a square of scale sqrt(s_l s_{l+1}), then scale s_l in aspects 2
     and 1/2 and, if there are six, 3 and 1/3; the wide one comes first. Sides and centers are clipped to [0, 1]
@@ -29,9 +29,6 @@ def ssd(
       scales: s_0 ... s_L, fractions of the image's side; one more than the number of levels.
       cells: image side divided by the spacing of the centers: 300 / 8 = 37.5 for the level with 38 cells.
       per_cell: anchors per cell, 4 or 6.
-
-    Returns:
-      [A, 4].
     """
     if not len(feature_sizes) == len(scales) - 1 == len(cells) == len(per_cell):
         raise ValueError(
@@ -57,16 +54,15 @@ def pyramid(
     scale: float = 8.0,
     aspects: Sequence[tuple[float, float]] = PYRAMID_ASPECTS,
 ) -> np.ndarray:
-    """Returns a feature pyramid's anchors in pixels, in the order level, aspect, y, x.
+    """Returns a feature pyramid's anchors [A, 4] in pixels, in the order level, aspect, y, x.
+
+    For 832 x 1344 pixels and levels 2 to 6, A is 279,279.
 
     Args:
       height, width: image size; level l has ceil(height / 2^l) x ceil(width / 2^l) cells.
       levels: levels of the pyramid.
       scale: an anchor of level l has sides of scale * 2^l pixels, times its aspect.
       aspects: (height, width) factors.
-
-    Returns:
-      [A, 4]; for 832 x 1344 pixels and levels 2 to 6, A is 279,279.
     """
     anchors = []
     for level in levels:

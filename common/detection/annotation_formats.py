@@ -11,6 +11,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from common.data.report import Report
+from common.detection import masks
 from common.detection.shapes import key_of
 
 
@@ -42,9 +43,8 @@ def masked(name: str, mask: np.ndarray) -> Object:
     """Returns the object of a mask, bool [height, width] of the picture's size. Raises ValueError if it is empty."""
     if not mask.any():
         raise ValueError("an empty mask")
-    encoded = coco_mask.encode(np.asfortranarray(mask.astype(np.uint8)))
-    shape = {"size": list(encoded["size"]), "counts": encoded["counts"].decode()}
-    return Object(name, coco_mask.toBbox(encoded).tolist(), shape)
+    (shape,) = masks.encode(mask[..., None].astype(np.uint8))
+    return Object(name, coco_mask.toBbox(shape).tolist(), shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Source:
     Attributes:
       content: annotations in the form of COCO's JSON.
       folder: folder of the pictures.
-      named: the annotation file, for errors.
+      origin: the annotation file, for errors.
       fractions: whether boxes and polygons are fractions of the picture's width and height, not pixels.
       aside: names of pictures that are left aside knowingly.
       films: whether the pictures of a folder are frames of one film.
@@ -62,7 +62,7 @@ class Source:
 
     content: Mapping[str, Any]
     folder: Path
-    named: str
+    origin: str
     fractions: bool = False
     aside: Collection[str] = ()
     films: bool = False
@@ -82,9 +82,9 @@ class Source:
                 report.skip(outside, name)
         sources = []
         for number, split in enumerate(splits):
-            chosen = [name in split if name else number == 0 for name in names]
-            inside = [image for image, is_in in zip(images, chosen) if is_in]
-            out = [image for image, is_in in zip(images, chosen) if not is_in and isinstance(image, dict)]
+            marks = [name in split if name else number == 0 for name in names]
+            inside = [image for image, is_in in zip(images, marks) if is_in]
+            out = [image for image, is_in in zip(images, marks) if not is_in and isinstance(image, dict)]
             others = {key_of(image.get("id")) for image in out} - {None}
             items = self.content["annotations"]
             items = [i for i in items if not isinstance(i, dict) or key_of(i.get("image_id")) not in others]
@@ -107,11 +107,9 @@ class Builder:
     def read(
         self, items: Iterable[tuple[str, Any]], to_object: Callable[[Any], Object], report: Report
     ) -> None:
-        """Adds the objects of the last picture; the report has those that cannot be used.
+        """Adds the objects of the last picture: (place for messages, what a program says of an object) each.
 
-        Args:
-          items: (place for messages, what a program says of an object).
-          to_object: returns the object; raises ValueError or TypeError if it cannot be used.
+        `to_object` raises ValueError or TypeError for one that cannot be used, and the report has it.
         """
         for place, item in items:
             try:

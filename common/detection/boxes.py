@@ -61,12 +61,7 @@ def _shared(a: tf.Tensor, b: tf.Tensor, low: int) -> tf.Tensor:
 
 
 def clip(boxes: tf.Tensor, height: float | tf.Tensor = 1.0, width: float | tf.Tensor = 1.0) -> tf.Tensor:
-    """Clips corner boxes to an image of `height` x `width`, in the unit of the boxes.
-
-    Args:
-      boxes: corners [..., 4].
-      height, width: scalars, or tensors that broadcast to the boxes' shape without the last axis.
-    """
+    """Clips corners [..., 4] to an image of `height` x `width` in their unit, scalars or tensors like [...]."""
     size = tf.cast(tf.stack([height, width, height, width], -1), boxes.dtype)
     return tf.minimum(tf.maximum(boxes, 0), size)
 
@@ -74,16 +69,11 @@ def clip(boxes: tf.Tensor, height: float | tf.Tensor = 1.0, width: float | tf.Te
 def encode(
     boxes: tf.Tensor, anchors: tf.Tensor, weights: Sequence[float] = SSD_WEIGHTS, extra: float = 0.0
 ) -> tf.Tensor:
-    """Encodes boxes relative to anchors, as a network predicts them.
+    """Encodes corners [..., 4] relative to anchors, centers [..., 4], as a network predicts them.
 
-    Args:
-      boxes: corners [..., 4]; sides are at least SMALLEST_SIDE, so that padding stays finite.
-      anchors: centers [..., 4].
-      weights: scales of (cy, cx, h, w).
-      extra: see `to_centers`.
-
-    Returns:
-      [..., 4], scaled: the center's offset relative to the anchor's sides, and the logarithms of the side ratios.
+    The result, [..., 4], is the center's offset relative to the anchor's sides, and the logarithms of the side ratios,
+    times `weights` of (cy, cx, h, w). Sides are at least SMALLEST_SIDE, so that padding stays finite. `to_centers` has
+    `extra`.
     """
     target = to_centers(boxes, extra)
     ratio = tf.maximum(target[..., 2:], SMALLEST_SIDE) / anchors[..., 2:]
@@ -98,14 +88,9 @@ def decode(
     max_log_ratio: float | None = None,
     extra: float = 0.0,
 ) -> tf.Tensor:
-    """Decodes predictions to corners [..., 4]; the inverse of `encode`.
+    """Decodes a network's predictions [..., 4] to corners [..., 4]; the inverse of `encode`.
 
-    Args:
-      codes: the network's predictions, [..., 4].
-      anchors: centers [..., 4].
-      weights: scales of (cy, cx, h, w).
-      max_log_ratio: upper limit of the side ratios' logarithms, to avoid overflow; None for no limit.
-      extra: see `to_centers`.
+    `max_log_ratio` limits the logarithms of the side ratios, to avoid overflow; None sets no limit.
     """
     codes = codes / tf.constant(weights, codes.dtype)
     ratio = codes[..., 2:]

@@ -42,7 +42,7 @@ def ground_truth(annotations: str) -> COCO:
         for image in images.values():
             for side in ("height", "width"):
                 if not (_numbers([image.get(side)]) and image[side] > 0):
-                    raise ValueError(f"{annotations}: image {image['id']}: {side} is {_shown(image, side)}")
+                    raise ValueError(f"{annotations}: image {image['id']}: {side} is {_text_of(image, side)}")
         categories = {category["id"] for category in content["categories"]}
         for item in content["annotations"]:
             _check(item, images, categories, annotations)
@@ -97,13 +97,13 @@ def _check(item: Mapping, images: Mapping, categories: set, path: str) -> None:
         raise ValueError(f"{name}: category {item['category_id']} is unknown")
     box = item.get("bbox")
     if not (isinstance(box, list) and len(box) == 4 and _numbers(box)):
-        raise ValueError(f"{name}: bbox is {_shown(item, 'bbox')}")
+        raise ValueError(f"{name}: bbox is {_text_of(item, 'bbox')}")
     if not (box[2] > 0 and box[3] > 0):
         raise ValueError(f"{name}: box {box} has no area")
     if not _numbers([item.get("area")]):
-        raise ValueError(f"{name}: area is {_shown(item, 'area')}")
+        raise ValueError(f"{name}: area is {_text_of(item, 'area')}")
     if item.get("iscrowd") not in (0, 1):
-        raise ValueError(f"{name}: iscrowd is {_shown(item, 'iscrowd')}")
+        raise ValueError(f"{name}: iscrowd is {_text_of(item, 'iscrowd')}")
     shape, size = item.get("segmentation"), images[item["image_id"]]
     if isinstance(shape, list) and any(len(polygon) < 6 for polygon in shape):
         raise ValueError(f"{name}: a polygon of fewer than three points")
@@ -115,8 +115,8 @@ def _name(item: Mapping, path: str) -> str:
     return f"{path}: image {item['image_id']}, annotation {item['id']}"
 
 
-def _shown(found: Mapping, field: str) -> str:
-    return repr(found[field]) if field in found else "missing"
+def _text_of(entry: Mapping, field: str) -> str:
+    return repr(entry[field]) if field in entry else "missing"
 
 
 def _numbers(values: Sequence[Any]) -> bool:
@@ -126,13 +126,9 @@ def _numbers(values: Sequence[Any]) -> bool:
 def each_image_once(
     annotations: str | os.PathLike, arrays: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Removes padding from `arrays` and checks that every image is there exactly once.
+    """Removes padding from `arrays`: "image_id" [n], "weight" [n] (0 for padding), and others [n, ...].
 
-    Raises ValueError if an image is missing, unknown or repeated.
-
-    Args:
-      annotations: annotation file of the images to evaluate.
-      arrays: "image_id" [n], "weight" [n] (0 for padding), and others [n, ...].
+    Raises ValueError if an image of the annotation file is missing, or one is unknown or repeated.
     """
     real = np.asarray(arrays["weight"]) > 0
     without_padding = {name: np.asarray(array)[real] for name, array in arrays.items()}
@@ -207,17 +203,12 @@ def _results(
 def parts(arrays: Mapping[str, np.ndarray], images: int = 16) -> list[dict[str, np.ndarray]]:
     """Splits arrays into parts of `images` images; drops padding and detection columns that no image uses."""
     real = np.flatnonzero(np.asarray(arrays["weight"]) > 0)
+    arrays = {name: array for name, array in arrays.items() if name != "weight"}
     slices = []
     for first in range(0, len(real), images):
         rows = real[first : first + images]
         most = 1 + np.flatnonzero((arrays["scores"][rows] > 0).any(0)).max(initial=-1)
-        slices.append(
-            {
-                name: array[rows, :most] if array.ndim > 1 else array[rows]
-                for name, array in arrays.items()
-                if name != "weight"
-            }
-        )
+        slices.append({name: x[rows, :most] if x.ndim > 1 else x[rows] for name, x in arrays.items()})
     return slices
 
 
@@ -243,33 +234,28 @@ def score(annotations: str | os.PathLike, work: tuple[str, Sequence[bytes]]) -> 
 def average_precision(
     annotations: str | os.PathLike, results: Sequence[dict[str, Any]], kind: str
 ) -> dict[str, float]:
-    """Returns COCO's twelve statistics over all images of the annotation file.
+    """Returns COCO's twelve statistics of `kind`, "bbox" or "segm", over all images of the annotation file.
 
-    Args:
-      results: in pycocotools' form; pycocotools modifies them.
-      kind: "bbox" or "segm".
-
-    Returns:
-      {name from STATISTICS: value}; -1 if no object has that size, as in pycocotools. After them {OF_CLASS + name: AP}
-      of each class that the images show.
+    They are {name from STATISTICS: value}; -1 if no object has that size, as in pycocotools. After them comes
+    {OF_CLASS + name: AP} of each class that the images show. pycocotools modifies the `results`, of its form.
     """
     truth = ground_truth(os.fspath(annotations))
     with contextlib.redirect_stdout(io.StringIO()):
-        found = truth.loadRes(list(results)) if results else COCO()
+        detections = truth.loadRes(list(results)) if results else COCO()
         if not results:  # loadRes reads the first result.
-            found.dataset = truth.dataset | {"annotations": []}
-            found.createIndex()
-        evaluation = COCOeval(truth, found, kind)
+            detections.dataset = truth.dataset | {"annotations": []}
+            detections.createIndex()
+        evaluation = COCOeval(truth, detections, kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
     statistics = {name: float(value) for name, value in zip(STATISTICS, evaluation.stats, strict=True)}
     for number, precision in zip(evaluation.params.catIds, evaluation.eval["precision"][..., 0, -1].T):
-        if (known := precision[precision > -1]).size:
-            statistics[OF_CLASS + truth.cats[number]["name"]] = float(known.mean())
+        if (values := precision[precision > -1]).size:
+            statistics[OF_CLASS + truth.cats[number]["name"]] = float(values.mean())
     return statistics
 
 
-def by_class(found: Mapping[str, float]) -> dict[str, float]:
+def by_class(scores: Mapping[str, float]) -> dict[str, float]:
     """Returns {class: AP} of what `average_precision` returned."""
-    return {name.removeprefix(OF_CLASS): value for name, value in found.items() if name.startswith(OF_CLASS)}
+    return {name.removeprefix(OF_CLASS): value for name, value in scores.items() if name.startswith(OF_CLASS)}

@@ -118,14 +118,14 @@ def _state(files: Sequence[str]) -> tuple:
 def keep(files: Sequence[str]) -> None:
     """Writes the index next to the files if it is missing; reads all files, and raises the same errors as `read`."""
     index = read(files)
-    if not is_kept(files) and (kept := _index_file(files)):
-        _keep(kept, index, _state(files))
+    if not is_kept(files) and (path := _index_file(files)):
+        _keep(path, index, _state(files))
 
 
 def is_kept(files: Sequence[str]) -> bool:
     """Whether an index file is next to the files; does not open it, so it may belong to other files."""
-    kept = _index_file(files)
-    return kept is not None and kept.is_file()
+    path = _index_file(files)
+    return path is not None and path.is_file()
 
 
 def _index_file(files: Sequence[str]) -> Path | None:
@@ -138,8 +138,8 @@ def _index_file(files: Sequence[str]) -> Path | None:
 
 def _keep(path: Path, index: Index, state: tuple) -> None:
     """Writes the index file; if the folder cannot be written, each run makes the index again."""
-    with contextlib.suppress(OSError), whole(path) as made:
-        np.savez(made, state_of_files=repr(state), **{f"{n}_of": getattr(index, n) for n in _COLUMNS})
+    with contextlib.suppress(OSError), whole(path) as file:
+        np.savez(file, state_of_files=repr(state), **{f"{n}_of": getattr(index, n) for n in _COLUMNS})
 
 
 def _scan(number: int, path: str) -> list[tuple[int, ...]]:
@@ -188,9 +188,9 @@ class Reader:
         if self._cache is None:
             return self._read(number)
         cached = self._cache.lookup(number)
-        return tf.cond(tf.equal(cached, b""), lambda: self._kept(number), lambda: cached)
+        return tf.cond(tf.equal(cached, b""), lambda: self._read_and_cache(number), lambda: cached)
 
-    def _kept(self, number: tf.Tensor) -> tf.Tensor:
+    def _read_and_cache(self, number: tf.Tensor) -> tf.Tensor:
         record = self._read(number)
         with tf.control_dependencies([self._cache.insert(number, record)]):
             return tf.identity(record)
@@ -203,8 +203,8 @@ class Reader:
             buffer_size=_HEADER + length + _FOOTER,
             byte_offsets=self._offset[number][None] - _HEADER,
         )
-        found = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string)).ignore_errors()
-        record = found.concatenate(tf.data.Dataset.from_tensors("")).take(1).get_single_element()
+        dataset = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string)).ignore_errors()
+        record = dataset.concatenate(tf.data.Dataset.from_tensors("")).take(1).get_single_element()
         same = tf.equal(tf.strings.length(record), tf.cast(length, tf.int32))
         message = [path, "is damaged, or has changed since it was indexed"]
         with tf.control_dependencies([tf.debugging.Assert(same, message)]):
@@ -228,12 +228,7 @@ class Grouping:
     """
 
     def __init__(self, groups: np.ndarray, global_batch: int, seed: int):
-        """
-        Args:
-          groups: int [examples], the group of each example.
-          global_batch: examples per step over all replicas.
-          seed: determines the order.
-        """
+        """Takes the group of each example, int [examples], and the examples per step over all replicas."""
         self._groups, self._batch, self._seed = np.asarray(groups), global_batch, seed
         self._kinds = [int(kind) for kind in np.unique(self._groups)]
         self._sizes = {kind: int((self._groups == kind).sum()) for kind in self._kinds}
@@ -282,15 +277,15 @@ class Grouping:
 
     def _left_before(self, epoch: int, kind: int) -> np.ndarray:
         """Returns a group's leftover (epoch, example) pairs [n, 2] at the start of `epoch`."""
-        count, left = epoch * self._sizes[kind] % self._batch, []
-        while sum(map(len, left)) < count:
+        count, pairs = epoch * self._sizes[kind] % self._batch, []
+        while sum(map(len, pairs)) < count:
             epoch -= 1
-            left.insert(0, self._members(epoch, kind)[1])
-        return np.concatenate([np.zeros([0, 2], np.int64), *left])[-count if count else len(self._groups) :]
+            pairs.insert(0, self._members(epoch, kind)[1])
+        return np.concatenate([np.zeros([0, 2], np.int64), *pairs])[-count if count else len(self._groups) :]
 
     def _collect(self, epoch: int, waiting: dict[int, np.ndarray]) -> tuple[list, dict[int, np.ndarray]]:
         """Returns the batches that an epoch completes, in order, and each group's leftover examples."""
-        full, left = [], {}
+        full, leftovers = [], {}
         for kind in self._kinds:
             places, members = self._members(epoch, kind)
             places = np.concatenate([np.full(len(waiting[kind]), -1), places])
@@ -298,28 +293,25 @@ class Grouping:
             whole = len(members) // self._batch * self._batch
             for first in range(0, whole, self._batch):
                 full.append((places[first + self._batch - 1], kind, members[first : first + self._batch]))
-            left[kind] = members[whole:]
-        return [(kind, members) for _, kind, members in sorted(full, key=lambda batch: batch[0])], left
+            leftovers[kind] = members[whole:]
+        return [(kind, members) for _, kind, members in sorted(full, key=lambda batch: batch[0])], leftovers
 
 
 def passes(groups: np.ndarray, global_batch: int, shard: Shard, steps: int) -> Iterator[Batch]:
-    """Yields one pass over all examples, group after group; example number -1 is padding.
+    """Yields a shard's part of one pass over all examples, group after group; example number -1 is padding.
 
-    Args:
-      groups: int [examples], the group of each example.
-      global_batch: examples per step over all replicas.
-      shard: the part to yield.
-      steps: number of batches; surplus batches are all padding and belong to the first group.
+    `groups`, int [examples], has the group of each example. Of `steps` batches, `global_batch` examples each over all
+    replicas, surplus ones are all padding and belong to the first group.
     """
     part, kinds = global_batch // shard.count, np.unique(groups)
     rows = slice(shard.index * part, (shard.index + 1) * part)
-    given = 0
+    count = 0
     for kind in kinds:
         members = np.flatnonzero(groups == kind)
         members = np.concatenate([members, np.full(-len(members) % global_batch, -1)])
         for batch in members.reshape(-1, global_batch):
             yield Batch(np.zeros(part, np.int64), batch[rows], int(kind))
-            given += 1
+            count += 1
     padding = np.full(part, -1)
-    for _ in range(steps - given):
+    for _ in range(steps - count):
         yield Batch(np.zeros(part, np.int64), padding, int(kinds[0]))

@@ -39,17 +39,17 @@ def of_source(
     """
     objects: list[dict[str, Any]] = []
     others = {key_of(i.get("id")) for i in source.content["images"] if isinstance(i, dict)}
-    own = all(isinstance(item, dict) and "place" in item for item in source.content["annotations"])
+    from_builder = all(isinstance(item, dict) and "place" in item for item in source.content["annotations"])
     for number, item in enumerate(source.content["annotations"]):
-        place = f"{source.named}: annotations[{number}]"
+        place = f"{source.origin}: annotations[{number}]"
         if not isinstance(item, dict):
             report.leave_out("no object", place)
             continue
-        place = item.get("place", place) if own else place
+        place = item.get("place", place) if from_builder else place
         key = key_of(item.get("image_id"))
         if key not in places:
-            if key is None or key not in others and not own:  # A list may have dropped the picture.
-                line = f"{place}: of an unknown image {shapes.shown(item.get('image_id'))}"
+            if key is None or key not in others and not from_builder:  # A list may have dropped the picture.
+                line = f"{place}: of an unknown image {shapes.quote(item.get('image_id'))}"
                 report.leave_out("of an unknown image", place, line)
             continue
         if places[key] is None:
@@ -66,7 +66,7 @@ def of_source(
         for suspicious, what in notes:
             (report.suspect if suspicious else report.change)(what, place)
         objects.append({**entry, "id": len(objects) + 1})
-    _suspect_twice(objects, report, source.named)
+    _suspect_twice(objects, report, source.origin)
     return objects
 
 
@@ -87,19 +87,19 @@ def _object(
     """Returns an object's entry. Raises BadShapeError if it cannot be used."""
     category = key_of(item.get("category_id"))
     if category not in numbers:
-        raise BadShapeError(f"category {shapes.shown(item.get('category_id'))} is unknown")
+        raise BadShapeError(f"category {shapes.quote(item.get('category_id'))} is unknown")
     crowd = _crowd(item.get("iscrowd"), notes)
     if not crowd and str(item.get("ignore", 0)).strip().lower() in _YES:
         notes.append((False, "an object marked as difficult or to ignore, taken as a crowd: not trained on"))
         crowd = 1
     height, width = place["height"], place["width"]
-    given, shape = item.get("bbox"), item.get("segmentation")
+    bbox, shape = item.get("bbox"), item.get("segmentation")
     if fractions:
-        given = [value * side for value, side in zip(given, (width, height) * 2)]
+        bbox = [value * side for value, side in zip(bbox, (width, height) * 2)]
         shape = shape and [[v * (width, height)[i % 2] for i, v in enumerate(part)] for part in shape]
     if masks:
         shape = shapes.checked(shape, height, width)
-    box = _box(given, shape, height, width, notes)
+    box = _box(bbox, shape, height, width, notes)
     box = _clipped(box, height, width, notes)
     if masks:
         _check_mask(shape, box, height, width, notes)
@@ -118,22 +118,22 @@ def _object(
 def _crowd(value: Any, notes: Notes) -> int:
     text = str(value).strip().lower() if isinstance(value, str | int | float) or value is None else "?"
     if text not in (*_YES, *_NO):
-        raise BadShapeError(f"iscrowd is {shapes.shown(value)}, neither 0 nor 1")
-    found = int(text in _YES)
-    if value is not None and not (isinstance(value, int) and value == found):
-        notes.append((False, f"iscrowd that is not a number, read as {found}"))
-    return found
+        raise BadShapeError(f"iscrowd is {shapes.quote(value)}, neither 0 nor 1")
+    number = int(text in _YES)
+    if value is not None and not (isinstance(value, int) and value == number):
+        notes.append((False, f"iscrowd that is not a number, read as {number}"))
+    return number
 
 
-def _box(given: Any, shape: Any, height: int, width: int, notes: Notes) -> list[float]:
-    if given in (None, []) and shape:
+def _box(bbox: Any, shape: Any, height: int, width: int, notes: Notes) -> list[float]:
+    if bbox in (None, []) and shape:
         notes.append((False, "a box computed from its mask"))
         sound = shapes.checked(shape, height, width)
         return coco_mask.toBbox(shapes.encoded(sound, height, width)).tolist()
     try:
-        return shapes.numbers(given, 4)
+        return shapes.numbers(bbox, 4)
     except BadShapeError as error:
-        raise BadShapeError(f"bbox is {shapes.shown(given)}, not four numbers x, y, width, height") from error
+        raise BadShapeError(f"bbox is {shapes.quote(bbox)}, not four numbers x, y, width, height") from error
 
 
 def _clipped(box: Sequence[float], height: int, width: int, notes: Notes) -> list[float]:
@@ -153,19 +153,19 @@ def _clipped(box: Sequence[float], height: int, width: int, notes: Notes) -> lis
 
 
 def _check_mask(shape: Any, box: Sequence[float], height: int, width: int, notes: Notes) -> None:
-    found = shapes.encoded(shape, height, width)
-    if not coco_mask.area(found):
+    mask = shapes.encoded(shape, height, width)
+    if not coco_mask.area(mask):
         raise BadShapeError("its mask has no pixel within the picture")
-    around = coco_mask.toBbox(found)
+    around = coco_mask.toBbox(mask)
     overlap = coco_mask.iou(np.array([box]), np.array([around]), [0])[0, 0]
     if overlap < _APART:
         notes.append((True, "a box and a mask that are apart"))
 
 
-def _suspect_twice(objects: Sequence[Mapping[str, Any]], report: Report, named: str) -> None:
-    seen = set()
+def _suspect_twice(objects: Sequence[Mapping[str, Any]], report: Report, origin: str) -> None:
+    boxes = set()
     for item in objects:
         same = (item["image_id"], item["category_id"], *item["bbox"])
-        if same in seen:
-            report.suspect("the same box twice", f"{named}: picture {item['image_id']}, box {item['bbox']}")
-        seen.add(same)
+        if same in boxes:
+            report.suspect("the same box twice", f"{origin}: picture {item['image_id']}, box {item['bbox']}")
+        boxes.add(same)

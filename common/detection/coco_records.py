@@ -79,6 +79,11 @@ class Categories:
             return tf.identity(classes)
 
 
+def categories(config: Any, data_dir: str | os.PathLike, by_id: bool = False) -> Categories:
+    """Returns the categories of the evaluated images; see `Categories.read`."""
+    return Categories.read(annotation_file(config, data_dir), config.num_classes, by_id)
+
+
 def annotation_file(config: Any, data_dir: str | os.PathLike) -> str:
     """Returns the path of the COCO file of the evaluated images."""
     return os.path.join(os.fspath(data_dir), config.data.annotations)
@@ -96,16 +101,17 @@ def decoded(encoded: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.io.decode_jpeg(encoded, channels=3), [None, None, 3])
 
 
-def labels(annotations: str | os.PathLike, by_id: bool = False) -> tuple[str, ...]:
-    """Returns the names of the network's classes, "background" first; () if the annotation file is missing.
+def labels(config: Any, data_dir: str | os.PathLike | None, by_id: bool = False) -> tuple[str, ...]:
+    """Returns the names of the network's classes, "background" first; () without an annotation file.
 
     `Categories.read` defines the class numbers; with `by_id`, an id without a category has the name "". Raises
     UserError if the annotation file is damaged.
     """
-    if not tf.io.gfile.exists(os.fspath(annotations)):
+    annotations = annotation_file(config, data_dir) if data_dir else ""
+    if not annotations or not tf.io.gfile.exists(annotations):
         return ()
-    ids = _category_ids(os.fspath(annotations))
-    with tf.io.gfile.GFile(os.fspath(annotations)) as file:
+    ids = _category_ids(annotations)
+    with tf.io.gfile.GFile(annotations) as file:
         names = {int(c["id"]): str(c.get("name", c["id"])) for c in json.load(file)["categories"]}
     order = range(1, max(ids) + 1) if by_id else ids
     return ("background", *(names.get(number, "") for number in order))
@@ -129,12 +135,11 @@ def _category_ids(annotations: str) -> tuple[int, ...]:
 
 
 def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
-    """Parses one record.
+    """Parses one record; leaves out boxes without an area, like tf-models' converter.
 
-    Returns:
-      {"encoded": string, "image_id": int64, "size": int64 [2], the record's height and width, "boxes":
-      float32 [n, 4], corners as fractions of the image, "labels": int64 [n], original ids, "crowd": bool [n]}. With
-      `masks` also "masks": string [n], PNG. It leaves out boxes without an area, like tf-models' converter.
+    Returns {"encoded": string, "image_id": int64, "size": int64 [2], the record's height and width, "boxes": float32
+    [n, 4], corners as fractions of the image, "labels": int64 [n], original ids, "crowd": bool [n]}. With `masks` also
+    "masks": string [n], PNG.
     """
     raw = tf.io.parse_single_example(serialized, {**FEATURES, **(MASKS if masks else {})})
     boxes = tf.stack([tf.sparse.to_dense(raw[f"image/object/bbox/{side}"]) for side in _SIDES], -1)
@@ -157,10 +162,7 @@ def parse(serialized: tf.Tensor, masks: bool = False) -> Objects:
 
 
 def check_there(annotations: str | os.PathLike) -> None:
-    """Checks that the annotation file exists, without opening it, and imports the evaluation's modules.
-
-    Raises UserError if the file does not exist.
-    """
+    """Raises UserError if there is no annotation file, without opening it; imports the evaluation's modules."""
     from common.detection import coco_eval  # noqa: F401 (before the clock, not on it)
 
     if not tf.io.gfile.exists(os.fspath(annotations)):
@@ -172,20 +174,16 @@ def _unreadable(annotations: str | os.PathLike) -> str:
 
 
 def check_totals(train: Sequence[str], held_out: Sequence[str], config: RunConfig, read: bool = True) -> None:
-    """Checks the numbers of records in the files of both splits.
+    """Raises UserError for records of too few training images, or of another number of evaluation images.
 
-    Args:
-      config: supplies `num_train_examples` and `num_eval_examples`.
-      read: whether to count records in files without a note; False before the clock starts and for an object store.
-
-    Raises UserError if there are too few training images, or another number of evaluation images.
+    With `read`, it counts records in files without a note; not before the clock starts or in an object store.
     """
     for split, files in (("train", train), ("eval", held_out)):
-        known = record_counts.known_or_read(files, read)
-        found, wanted = sum(known or ()), getattr(config, f"num_{split}_examples")
+        counts = record_counts.known_or_read(files, read)
+        total, expected = sum(counts or ()), getattr(config, f"num_{split}_examples")
         # Some records have no objects, so the record count is only an upper bound on the training images.
-        if known is not None and not (split == "train" and found >= wanted):
-            check_count(split, found, wanted)
+        if counts is not None and not (split == "train" and total >= expected):
+            check_count(split, total, expected)
 
 
 def check_count(split: str, count: int, configured: int) -> None:
@@ -202,13 +200,9 @@ def check_evaluation(
 ) -> None:
     """Checks before a run that evaluation is possible.
 
-    Raises UserError if the annotation file has an object that cannot be evaluated, or its images differ from the
-    records or the configuration; the message names an image.
-
-    Args:
-      image_ids: image ids of the held-out records; None if only their number is known.
-      configured: config.num_eval_examples.
-      masks: whether masks are evaluated too.
+    Raises UserError if the annotation file has an object that cannot be evaluated, with `masks` also a mask, or its
+    images differ from `image_ids` of the held-out records, None if unknown, or from `configured`, the configuration's
+    number; the message names an image.
     """
     from common.detection import coco_eval
 
@@ -239,10 +233,7 @@ def complaint(
 ) -> str | None:
     """Returns a record's fault, with the image named, or None; for `tfrecords.diagnose`.
 
-    Args:
-      categories: valid categories.
-      masks: whether objects need masks of the image's size.
-      sized: whether the record's height and width must match the image.
+    With `masks`, objects need masks of the image's size; with `sized`, the record's height and width must match it.
     """
     try:
         objects = parse(tf.constant(serialized))
@@ -272,9 +263,9 @@ def complaint(
     return _mask_complaint(objects, list(size)) if masks else None
 
 
-def _mask_complaint(found: Objects, size: list[int]) -> str | None:
-    image = int(found["image_id"])
-    for png in found["masks"]:
+def _mask_complaint(objects: Objects, size: list[int]) -> str | None:
+    image = int(objects["image_id"])
+    for png in objects["masks"]:
         try:
             shape = tf.io.decode_png(png, channels=1).shape[:2]
         except tf.errors.InvalidArgumentError:
@@ -292,34 +283,29 @@ def training_stream(
     start: int,
     transform: Callable[[tf.Tensor], Objects],
     cache: bool,
-    deterministic: bool,
 ) -> tf.data.Dataset:
-    """Like `record_stream.endless`, but skips images without objects (1,021 of 118,287 in COCO 2017).
+    """Yields (epoch, file, record, transformed) as `record_stream.endless`, of images with objects.
+
+    Of COCO 2017's 118,287 images, 1,021 have none.
 
     Args:
       start: number of images with objects to skip, so that the stream continues where an earlier one ended. Counting
         them takes one pass over this shard's records, without decoding images.
       transform: (serialized) -> a dict with "boxes".
-      files, shard, seed, shuffle_buffer, cache, deterministic: see `record_stream.endless`.
-
-    Returns:
-      Dataset of (epoch, file, record, transformed).
+      files, shard, seed, shuffle_buffer, cache: see `record_stream.endless`.
     """
 
     def transformed(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> Objects:
         return transform(serialized)
 
-    def has_objects(epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor, found: Objects) -> tf.Tensor:
-        return tf.shape(found["boxes"])[0] > 0
+    def has_objects(*entry: Any) -> tf.Tensor:
+        return tf.shape(entry[-1]["boxes"])[0] > 0
 
     def stream(first: int) -> tf.data.Dataset:
-        every = record_stream.endless(
-            files, shard, seed, shuffle_buffer, first, transformed, cache=cache, deterministic=deterministic
-        )
+        every = record_stream.endless(files, shard, seed, shuffle_buffer, first, transformed, cache)
         return every.filter(has_objects)
 
-    once = record_stream.once(files, shard, transformed)
-    counted = once.filter(lambda file, record, found: tf.shape(found["boxes"])[0] > 0)
+    counted = record_stream.once(files, shard, transformed).filter(has_objects)
     counted = counted if start else counted.take(1)
     per_epoch = int(counted.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
     if not per_epoch:  # An endless stream without records would block forever.

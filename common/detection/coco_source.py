@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from common.detection.annotation_formats import Source
 from common.errors import UserError
 from common.untrusted import parsed
 
+_LISTS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".manifest", ".odgt", ".mat")
 _HELP = "expected COCO's JSON (or LabelMe's) beside the pictures, Pascal VOC's XML, or YOLO's labels"
 
 # Files of other tasks that COCO has beside its instances.
@@ -29,55 +30,67 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
     """
     report = options.report
     if folder.is_file():
-        known = formats.of_file(folder)
+        program = formats.of_file(folder)
         raise UserError(
-            f"{folder}: {f'annotations of {known}' if known else 'a file; name the folder around it'}"
+            f"{folder}: {f'annotations of {program}' if program else 'a file; name the folder around it'}"
         )
-    folder_conversion.files(folder, seen := Report())
-    if folder_conversion.DENIED in seen.left_out:
+    folder_conversion.files(folder, findings := Report())
+    if folder_conversion.DENIED in findings.left_out:
         raise UserError(
-            f"{seen.left_out[folder_conversion.DENIED].example}: {folder_conversion.DENIED}; give yourself that"
+            f"{findings.left_out[folder_conversion.DENIED].example}: {folder_conversion.DENIED}; give yourself that"
         )
     if options.annotations:
         files = [path for path in (options.annotations, options.eval_annotations) if path]
         sources = [_json(folder, {path: _parsed(path)}, report) for path in files]
     else:
-        sources = [source for source in _found(folder, report) if source]
+        sources = [source for source in _sources(folder, report) if source]
     return tuple(sources) if len(sources) > 1 else splits.of_source(sources[0], folder, report)
 
 
-def _found(folder: Path, report: Report) -> tuple[Source, Source | None]:
+def _sources(folder: Path, report: Report) -> Sequence[Source | None]:
     """Returns the sources that the folder's annotation files and folders show, without what else may divide them."""
     first, second = given_splits.given_split(folder, pair=False, report=report)
+    parts = [first, second] if second else [folder]
     if second:
-        given_splits.report_unused(folder, (first, second), report, split_names.EVAL)
-        pairs = [(part, _annotations(part, report)) for part in (first, second)]
-        if all(known for _, known in pairs):
-            return tuple(_json(part, known, report) for part, known in pairs)
-    known = _annotations(folder, report)
-    pair = _pair(known, folder, report)
-    if pair:
-        return tuple(_json(folder, {path: known[path]}, report) for path in pair)
-    if known:
-        return _json(folder, known, report), None
+        given_splits.report_unused(folder, parts, report, split_names.EVAL)
+        pairs = [(part, _annotations(part, report)) for part in parts]
+        if all(contents for _, contents in pairs):
+            return [_json(part, contents, report) for part, contents in pairs]
+    contents = _annotations(folder, report)
+    pair = _pair(contents, folder, report)
     inside = folder_conversion.files(folder)
     xml = [path for path in inside if path.suffix.lower() == ".xml"]
+    if contents:
+        _suspect_others([next(filter(picture_files.is_voc, xml), None), yolo.labels_in(folder)], report)
+    if pair:
+        return [_json(folder, {path: contents[path]}, report) for path in pair]
+    if contents:
+        return [_json(folder, contents, report)]
     foreign = formats.first(xml[:8])
     if foreign:
         raise UserError(foreign)
+    labels = yolo.labels_in(folder)
     if xml and (any(map(picture_files.is_voc, xml)) or not yolo.Labels(folder).unused()):
-        if second:
-            return picture_files.voc(first, report), picture_files.voc(second, report)
-        return picture_files.voc(folder, report), None
-    for read in (mask_files.find, sequences.find):
-        parts = [read(part, report) for part in ([first, second] if second else [folder])]
-        if parts[0]:
-            if second and not parts[1]:
+        _suspect_others([labels], report)
+        return [picture_files.voc(part, report) for part in parts]
+    for read in () if labels else (mask_files.find, sequences.find):
+        sources = [read(part, report) for part in parts]
+        if sources[0]:
+            if None in sources:
                 report.suspect("a folder to evaluate on without labels, not read", f"{second}/")
-            return parts[0], parts[1] if second else None
+            return sources
     sequences.refuse_detected(inside)
-    foreign = formats.first(inside)
-    return yolo.find(folder, report, foreign or f"{folder}: no annotations; {_HELP}")
+    other = next((path for path in inside if path.suffix.lower() in _LISTS), None)
+    what = f"{other}: not in a form that is read" if other else f"{folder}: no annotations"
+    # Masks are looked for only without labels, as that decodes pictures.
+    return yolo.find(
+        folder, report, lambda: formats.first(inside) or mask_files.seem(inside) or f"{what}; {_HELP}"
+    )
+
+
+def _suspect_others(paths: Sequence[Path | None], report: Report) -> None:
+    for path in filter(None, paths):
+        report.suspect("annotations in another format beside those that are read", str(path))
 
 
 def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
@@ -105,40 +118,40 @@ def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
             continue
         if formats.is_labelme(contents[path]):  # Of each picture there is one.
             return {**dict.fromkeys(inside), **contents}
-    known = {path: content for path, content in contents.items() if formats.is_known(content)}
+    annotations = {path: content for path, content in contents.items() if formats.is_known(content)}
     foreign = {path: formats.of_json(content) for path, content in contents.items()}
-    known = {path: known[path] for path in known if not foreign[path]} or known
-    if not known and any(foreign.values()):
+    annotations = {path: annotations[path] for path in annotations if not foreign[path]} or annotations
+    if not annotations and any(foreign.values()):
         raise UserError(next(f"{path}: annotations of {text}" for path, text in foreign.items() if text))
-    for path in near if known else ():
-        if path not in known:
+    for path in near if annotations else ():
+        if path not in annotations:
             report.skip("a JSON file beside the annotations that are read", str(path))
-    return known
+    return annotations
 
 
-def _pair(known: Mapping[Path, Any], folder: Path, report: Report) -> tuple[Path, Path] | None:
+def _pair(contents: Mapping[Path, Any], folder: Path, report: Report) -> tuple[Path, Path] | None:
     """Returns a training and an evaluation split's files by the words of their names; None if they are not a pair."""
-    words = {path: split_names.word_of(os.path.relpath(path.with_suffix(""), folder)) for path in known}
-    train, held = split_names.pair(words)
-    if len(train) != 1 or len(held) != 1 or any(map(formats.is_labelme, known.values())):
+    words = {path: split_names.word_of(os.path.relpath(path.with_suffix(""), folder)) for path in contents}
+    train, held_out = split_names.pair(words)
+    if len(train) != 1 or len(held_out) != 1 or any(map(formats.is_labelme, contents.values())):
         return None
-    for path in known:
-        if path not in (train[0], held[0]):
-            report.skip(f"beside {train[0].name} and {held[0].name}, which are read", str(path))
-    return train[0], held[0]
+    for path in contents:
+        if path not in (train[0], held_out[0]):
+            report.skip(f"beside {train[0].name} and {held_out[0].name}, which are read", str(path))
+    return train[0], held_out[0]
 
 
-def _json(folder: Path, known: Mapping[Path, Any], report: Report) -> Source:
+def _json(folder: Path, contents: Mapping[Path, Any], report: Report) -> Source:
     """Reads one annotation file of COCO, or LabelMe's, of which every picture has one."""
-    if any(map(formats.is_labelme, known.values())):
-        return picture_files.labelme(folder, list(known), report)
-    if len(known) > 1:
-        names = ", ".join(path.name for path in list(known)[:4])
+    if any(map(formats.is_labelme, contents.values())):
+        return picture_files.read(folder, list(contents), "LabelMe", report)
+    if len(contents) > 1:
+        names = ", ".join(path.name for path in list(contents)[:4])
         raise UserError(f"{folder}: several annotation files ({names}); name one with --annotations")
-    ((path, content),) = known.items()
-    known = formats.of_json(content)
-    if known:
-        raise UserError(f"{path}: annotations of {known}")
+    ((path, content),) = contents.items()
+    program = formats.of_json(content)
+    if program:
+        raise UserError(f"{path}: annotations of {program}")
     for kind in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(kind), list):
             raise UserError(f"{path}: {kind} is not a list; get a COCO file of object instances")
@@ -163,22 +176,20 @@ def _with_pictures(folder: Path, path: Path, content: Mapping[str, Any], report:
 
     Raises UserError if no picture is there, or a name fits two.
     """
-    images = [_named(image) for image in content["images"]]
-    names = dict.fromkeys(
-        i["file_name"] for i in images if isinstance(i, dict) and _is_name(i.get("file_name"))
-    )
+    images = [_with_name(image) for image in content["images"]]
+    names = dict.fromkeys(filter(None, map(_name_of, images)))
     partners = Partners(folder)
     files = {name: partners.find(name, path) for name in names}
     there = {name: file for name, file in files.items() if file}
     if not there:
-        shown = f", such as {next(iter(names))}" if names else ""
+        example = f", such as {next(iter(names))}" if names else ""
         other = next(
             filter(None, (partners.of_stem(stems(name)[-1].rpartition("/")[2], path) for name in names)), None
         )
         hint = (
             f", but {other} is; give the names their suffix" if other else "; name the folder that holds them"
         )
-        raise UserError(f"{path}: none of its pictures{shown} is in {folder}{hint}")
+        raise UserError(f"{path}: none of its pictures{example} is in {folder}{hint}")
     bases = {file.removesuffix(name) for name, file in there.items()}
     # All names are relative to one folder: they stay.
     if len(bases) == 1 and bases.isdisjoint(there.values()):
@@ -187,18 +198,20 @@ def _with_pictures(folder: Path, path: Path, content: Mapping[str, Any], report:
         if not f"/{file}".endswith(f"/{name}"):
             report.change("a file name found in another spelling", f"{name} as {file}")
     for number, image in enumerate(images):
-        if isinstance(image, dict) and _is_name(image.get("file_name")) and image["file_name"] in there:
+        if _name_of(image) in there:
             images[number] = {**image, "file_name": there[image["file_name"]]}
     return Source({**content, "images": images}, folder, str(path))
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+def _name_of(image: Any, field: str = "file_name") -> str:
+    """Returns the name in an entry of "images", "" without one."""
+    name = image.get(field) if isinstance(image, dict) else None
+    return name if isinstance(name, str) else ""
 
 
-def _named(image: Any) -> Any:
+def _with_name(image: Any) -> Any:
     """Returns an entry of "images" with a file name; LVIS has the picture's address instead."""
-    address = image.get("coco_url") if isinstance(image, dict) else None
-    if _is_name(address) and not image.get("file_name"):
+    address = _name_of(image, "coco_url")
+    if address and not image.get("file_name"):
         return {**image, "file_name": "/".join(address.split("/")[-2:])}
     return image

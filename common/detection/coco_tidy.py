@@ -31,28 +31,23 @@ NOT_TURNED = "its EXIF tag turns it, but its boxes are on the stored pixels; sav
 def tidy(
     sources: Sequence[Source], masks: bool, report: Report
 ) -> tuple[list[dict[str, Any]], list[str], list[dict[str, Picture]]]:
-    """Normalizes annotations: fills in fields that tools omit, and leaves out unusable entries.
+    """Normalizes each split's annotations: fills in fields that tools omit, and leaves out unusable entries.
 
     It numbers categories from 1 in the order of their ids, the same in all sources, and renumbers pictures and
     annotations. Sizes come from the pictures, turned upright. Boxes are clipped to the picture. It leaves out a
     category without objects if it is only another category's `supercategory`. Raises UserError if a category has no id
     or name, two pictures have the same id, or boxes are fractions where pixels belong; the message says where.
 
-    Args:
-      sources: one per split.
-      masks: whether every object needs a mask; without, masks are dropped.
-      report: receives a line for each entry that was left out, and what was changed.
-
-    Returns:
-      (a content for each source, the categories' names in order, {file name: what is known of the picture} each).
+    With `masks` every object needs a mask; without, masks are dropped. Returns (a content for each source, the
+    categories' names in order, {file name: what is known of the picture} each).
     """
-    names = _categories(sources)
+    names = _categories(sources, report)
     classes = list(dict.fromkeys(names.values()))
     numbers = {key: classes.index(name) + 1 for key, name in names.items()}
     if len(classes) < len(names):
         twice = next(name for name in classes if list(names.values()).count(name) > 1)
         report.change("categories of one name, read as one class", twice, len(names) - len(classes))
-    contents, known = [], []
+    contents, pictures = [], []
     first = 1
     for source in sources:
         _check_pixels(source)
@@ -64,30 +59,30 @@ def tidy(
         images = _without_lost(images, objects, report)
         categories = [{"id": number, "name": name} for number, name in enumerate(classes, 1)]
         contents.append({"images": images, "annotations": objects, "categories": categories})
-        known.append(looked)
-    folder_conversion.report_unnamed(_named(sources), "a picture that no annotation names", report)
-    return contents, classes, known
+        pictures.append(looked)
+    folder_conversion.report_unnamed(_listed_pictures(sources), "a picture that no annotation names", report)
+    return contents, classes, pictures
 
 
 def _objects_alone(source: Source, places: Mapping[str, Entry | None], report: Report) -> Source:
     """Returns a source without its regions of NO_OBJECT; a picture's entry counts those to ignore as `ignored`."""
     names = {key_of(c["id"]): str(c["name"]).strip().casefold() for c in source.content["categories"]}
-    kept = []
+    objects = []
     for item in source.content["annotations"]:
         name = names.get(key_of(item.get("category_id")) if isinstance(item, dict) else None, "")
         if name not in NO_OBJECT:
-            kept.append(item)
+            objects.append(item)
         elif name in IGNORED:
             report.suspect(
-                "a region to ignore, left out; a network learns it as background", f"{source.named}: {name}"
+                "a region to ignore, left out; a network learns it as background", f"{source.origin}: {name}"
             )
             if entry := places.get(key_of(item.get("image_id")) or ""):
                 entry["ignored"] = entry.get("ignored", 0) + 1
         else:
             report.change(
-                "a region of background, which is not an object, left out", f"{source.named}: {name}"
+                "a region of background, which is not an object, left out", f"{source.origin}: {name}"
             )
-    return dataclasses.replace(source, content={**source.content, "annotations": kept})
+    return dataclasses.replace(source, content={**source.content, "annotations": objects})
 
 
 ALL_LOST = "a picture all of whose objects were left out, left out with them"
@@ -102,7 +97,7 @@ def _without_lost(
 
     They would say that there are no objects.
     """
-    with_objects, kept = {item["image_id"] for item in objects}, []
+    with_objects, entries = {item["image_id"] for item in objects}, []
     for entry in images:
         lost, ignored = entry.pop("lost", 0), entry.pop("ignored", 0)
         if (lost or ignored) and entry["id"] not in with_objects:
@@ -112,11 +107,11 @@ def _without_lost(
             continue
         if lost:
             report.suspect(SOME_LOST, entry["file_name"])
-        kept.append(entry)
-    return kept
+        entries.append(entry)
+    return entries
 
 
-def _named(sources: Sequence[Source]) -> Iterator[Path]:
+def _listed_pictures(sources: Sequence[Source]) -> Iterator[Path]:
     """Yields the pictures that are there and listed, or left aside knowingly."""
     for source in sources:
         for image in source.content["images"]:
@@ -126,7 +121,7 @@ def _named(sources: Sequence[Source]) -> Iterator[Path]:
         yield from (source.folder / name for name in source.aside)
 
 
-def _categories(sources: Sequence[Source]) -> dict[str, str]:
+def _categories(sources: Sequence[Source], report: Report) -> dict[str, str]:
     """Returns {key of the id: name} in the order of the ids."""
     names: dict[str, str] = {}
     order: dict[str, tuple[bool, Any]] = {}
@@ -135,26 +130,39 @@ def _categories(sources: Sequence[Source]) -> dict[str, str]:
         items = source.content["annotations"]
         used |= {key_of(item.get("category_id")) for item in items if isinstance(item, dict)}
         for number, entry in enumerate(source.content["categories"]):
-            given = entry.get("id") if isinstance(entry, dict) else None
-            key, place = key_of(given), f"{source.named}: categories[{number}]"
+            raw_id = entry.get("id") if isinstance(entry, dict) else None
+            key, place = key_of(raw_id), f"{source.origin}: categories[{number}]"
             name = entry.get("name") if isinstance(entry, dict) else None
             if isinstance(name, bool) or not isinstance(name, str | int | float) or not str(name).strip():
-                raise UserError(f"{place}: needs an id and a name; it is {shapes.shown(entry)}")
+                raise UserError(f"{place}: needs an id and a name; it is {shapes.quote(entry)}")
             if key is None:
-                raise UserError(f"{place}: id is {shapes.shown(given)}; give it a number or a text")
+                raise UserError(f"{place}: id is {shapes.quote(raw_id)}; give it a number or a text")
             name = text_files.normal(str(name).encode(errors="backslashreplace").decode())
             if names.setdefault(key, name) != name:
-                raise UserError(f"{source.named}: category {key} is {name!r}, elsewhere {names[key]!r}")
-            order.setdefault(key, (isinstance(given, str), given))
+                fix = "give a class one number in all files"
+                raise UserError(
+                    f"{source.origin}: category {key} is {name!r}, elsewhere {names[key]!r}; {fix}"
+                )
+            order.setdefault(key, (isinstance(raw_id, str), raw_id))
             above.add(str(entry.get("supercategory")))
-    kept = {
+    numbers = [
+        {float(key) for key in keys if key and label_lines.NUMBER.fullmatch(key)}
+        for keys in (used, set(names))
+    ]
+    if label_lines.are_shifted(*numbers):
+        of_used, of_known = (f"{min(part):g} to {max(part):g}" for part in numbers)
+        raise UserError(
+            f"{sources[0].origin}: annotations have the categories {of_used}, the list {of_known}; number both alike"
+        )
+    classes = {
         key: name
         for key, name in names.items()
         if name.casefold() not in NO_OBJECT and (key in used or name not in above)
     }
-    if not kept:
-        raise UserError(f"{sources[0].named}: no categories; annotate objects first")
-    return {key: kept[key] for key in sorted(kept, key=order.__getitem__)}
+    if not classes:
+        fix = "; ".join(report.summaries("left_out")) or "annotate objects first"
+        raise UserError(f"{sources[0].origin}: no categories; {fix}")
+    return {key: classes[key] for key in sorted(classes, key=order.__getitem__)}
 
 
 def _boxed(source: Source) -> Iterator[tuple[str | None, list[float]]]:
@@ -171,16 +179,16 @@ def _check_pixels(source: Source) -> None:
     coordinates = [number for _, box in _boxed(source) for number in box]
     if coordinates and min(coordinates) >= 0 and 0 < max(coordinates) <= 1:
         fix = "give x, y, width, height in pixels, not fractions"
-        raise UserError(f"{source.named}: every bbox lies within 0 to 1; {fix}")
+        raise UserError(f"{source.origin}: every bbox lies within 0 to 1; {fix}")
 
 
 def _check_corners(source: Source, places: Mapping[str, Entry | None]) -> None:
     """Refuses a file whose boxes are corners or centers: as such all fit, as x, y, width, height many do not."""
-    found = [(places.get(key or ""), box) for key, box in _boxed(source)]
-    boxes = [(box, (entry["width"], entry["height"])) for entry, box in found if entry]
+    pairs = [(places.get(key or ""), box) for key, box in _boxed(source)]
+    boxes = [(box, (entry["width"], entry["height"])) for entry, box in pairs if entry]
     other = label_lines.other_layout(*([one[i] for one in boxes] for i in (0, 1)), "corner")
     if other:
-        raise UserError(f"{source.named}: {other}; convert them to that")
+        raise UserError(f"{source.origin}: {other}; convert them to that")
 
 
 def _places(source: Source, first: int, report: Report) -> tuple[dict[str, Entry | None], dict[str, Picture]]:
@@ -191,12 +199,12 @@ def _places(source: Source, first: int, report: Report) -> tuple[dict[str, Entry
     listed = _listed(source, report)
     there = [file for file in dict.fromkeys(listed.values()) if file]
     results = folder_conversion.examined([source.folder / file for file in there], png=True)
-    said = {key_of(image.get("id")): image for image in source.content["images"] if isinstance(image, dict)}
+    images = {key_of(image.get("id")): image for image in source.content["images"] if isinstance(image, dict)}
     boxes: dict[str | None, list[list[float]]] = collections.defaultdict(list)
     for key, box in _boxed(source):
         boxes[key].append(box)
     by_file: dict[str, Entry | None] = {}
-    known: dict[str, Picture] = {}
+    pictures: dict[str, Picture] = {}
     looked = {"": "", **dict(zip(there, results))}
     places: dict[str, Entry | None] = {}
     for key, file in listed.items():
@@ -208,14 +216,14 @@ def _places(source: Source, first: int, report: Report) -> tuple[dict[str, Entry
             if result:
                 report.leave_out("no whole picture", file, result)
             by_file[file] = None
-        elif not _fits(said[key], boxes[key], result, str(source.folder / file), report):
+        elif not _fits(images[key], boxes[key], result, str(source.folder / file), report):
             by_file[file] = None
         else:
-            size = {"width": result.width, "height": result.height}
-            entry = {"id": first + len(known), "file_name": file, **size, "lost": said[key].get("lost", 0)}
-            by_file[file], known[file] = entry, result
+            entry = {"id": first + len(pictures), "file_name": file, "width": result.width}
+            entry |= {"height": result.height, "lost": images[key].get("lost", 0)}
+            by_file[file], pictures[file] = entry, result
         places[key] = by_file[file]
-    return places, known
+    return places, pictures
 
 
 def _listed(source: Source, report: Report) -> dict[str, str]:
@@ -228,13 +236,13 @@ def _listed(source: Source, report: Report) -> dict[str, str]:
     for number, image in enumerate(source.content["images"]):
         key = key_of(image.get("id")) if isinstance(image, dict) else None
         if key is None or not isinstance(image.get("file_name"), str) or not image["file_name"]:
-            line = f"{source.named}: an image without id or file_name: {str(image)[:60]}"
+            line = f"{source.origin}: an image without id or file_name: {str(image)[:60]}"
             report.leave_out("an image without id or file_name", f"images[{number}]", line)
             continue
         file = _file(source, image["file_name"], report)
         if key in where and (file or image["file_name"]) != (listed[key] or image["file_name"]):
             raise UserError(
-                f"{source.named}: images[{where[key]}] ({listed[key]}) and images[{number}] ({file}) have the same "
+                f"{source.origin}: images[{where[key]}] ({listed[key]}) and images[{number}] ({file}) have the same "
                 f"id {image['id']}; give each picture an id of its own"
             )
         if key in where:
@@ -247,7 +255,7 @@ def _listed(source: Source, report: Report) -> dict[str, str]:
 def _file(source: Source, name: str, report: Report) -> str:
     """Returns a picture's path below the source's folder, or "" if it is not there or outside of the folder."""
     if not stays_inside(name):
-        line = f"{source.named}: {name[:60]!r} leaves the folder of the pictures"
+        line = f"{source.origin}: {name[:60]!r} leaves the folder of the pictures"
         report.leave_out("leaves the folder of the pictures", name[:60], line)
         return ""
     path = source.folder / name
@@ -265,20 +273,20 @@ def _fits(
     upright = looked.width, looked.height
     stored = upright[::-1] if looked.orientation >= 5 else upright
     try:
-        said = _size(entry)
+        claim = _size(entry)
     except BadShapeError as error:
         report.leave_out("its size is not a number of pixels", path, f"{path}: {error}")
         return False
-    if said not in (None, upright):
-        line = f"{path}: has {upright[0]}x{upright[1]} pixels, its entry says {said[0]}x{said[1]}"
+    if claim not in (None, upright):
+        line = f"{path}: has {upright[0]}x{upright[1]} pixels, its entry says {claim[0]}x{claim[1]}"
         reason = "its size differs from its entry's"
-        report.leave_out(*((NOT_TURNED, path) if said == stored else (reason, path, line)))
+        report.leave_out(*((NOT_TURNED, path) if claim == stored else (reason, path, line)))
         return False
     on_upright, on_stored = (all(label_lines.fits(box, size) for box in boxes) for size in (upright, stored))
-    if said is None and on_stored and not on_upright:
+    if claim is None and on_stored and not on_upright:
         report.leave_out(NOT_TURNED, path)
         return False
-    if looked.orientation != 1 and (said is None or upright == stored):
+    if looked.orientation != 1 and (claim is None or upright == stored):
         report.suspect(UNCLEAR, path)
     return True
 
@@ -295,6 +303,6 @@ def _size(entry: Mapping[str, Any]) -> tuple[int, int] | None:
             return None
         number = shapes.numbers([value])[0] if not isinstance(value, list | dict) else math.nan
         if not number == number // 1:
-            raise BadShapeError(f"{side} is {shapes.shown(value)}")
+            raise BadShapeError(f"{side} is {shapes.quote(value)}")
         sides.append(int(number))
     return (sides[0], sides[1]) if min(sides) > 0 else None

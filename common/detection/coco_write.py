@@ -1,16 +1,14 @@
 """Converts COCO annotations to TFRecords, in the layout of tf-models' create_coco_tf_record (see coco_records.py)."""
 
 import hashlib
-import io
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from common.data import tfrecords
+from common.data import pictures, tfrecords
 from common.detection import masks as masks_of
 from common.detection import shapes
 from common.errors import UserError
@@ -19,13 +17,8 @@ from common.errors import UserError
 def check(content: Any, source: str, masks: bool = False) -> None:
     """Checks that a COCO file has all fields that `examples` needs; `examples` itself leaves out unusable annotations.
 
-    Raises UserError if a field is missing or has the wrong type; the message names the file, the image or annotation,
-    and the field.
-
-    Args:
-      content: the file's content.
-      source: the file's name, for errors.
-      masks: whether every object needs a mask.
+    Raises UserError if a field is missing or has the wrong type, or with `masks` an object has no mask; the message
+    names the file, `source`, the image or annotation, and the field.
     """
     for kind, fields in _FIELDS.items():
         entries = content.get(kind) if isinstance(content, dict) else None
@@ -43,21 +36,17 @@ def _check_entry(entry: Any, fields: Mapping[str, Callable[[Any], bool]], place:
         raise UserError(f"{place} is not an object; get a good copy")
     for field, holds in fields.items():
         if not holds(entry.get(field)):
-            shown = repr(entry[field])[:40] if field in entry else "missing"
-            known = _name(entry) if "image_id" in entry else f"id {entry['id']}" if "id" in entry else ""
-            raise UserError(f"{place}{known and f' ({known})'}: {field} is {shown}; get a good copy")
+            value = repr(entry[field])[:40] if field in entry else "missing"
+            owner = _name(entry) if "image_id" in entry else f"id {entry['id']}" if "id" in entry else ""
+            raise UserError(f"{place}{owner and f' ({owner})'}: {field} is {value}; get a good copy")
 
 
 def _name(item: Mapping) -> str:
     return f"image {item['image_id']}, annotation {item.get('id', 'without id')}"
 
 
-def _id(value: Any) -> bool:
-    return isinstance(value, int | float | str)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
+def _is(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
 
 
 def _number(value: Any) -> bool:
@@ -75,6 +64,7 @@ def _shape(value: Any) -> bool:
     return value is None or isinstance(value, list) and all(isinstance(polygon, list) for polygon in value)
 
 
+_id, _text = _is(int, float, str), _is(str)
 _FIELDS = {
     "images": {"id": _id, "file_name": _text, "height": _number, "width": _number},
     "categories": {"id": _id, "name": _text},
@@ -91,10 +81,10 @@ _FIELDS = {
 
 def by_image(content: Mapping[str, Any]) -> dict[int, list[Mapping[str, Any]]]:
     """Groups a COCO file's annotations by image id."""
-    found = defaultdict(list)
+    groups = defaultdict(list)
     for item in content["annotations"]:
-        found[item["image_id"]].append(item)
-    return found
+        groups[item["image_id"]].append(item)
+    return groups
 
 
 def examples(
@@ -110,7 +100,6 @@ def examples(
     Args:
       content: the annotation file, or some of its images with their annotations; `check` must accept it.
       read: returns the JPEG of an entry in "images".
-      masks: whether to write masks too, as PNG.
       dropped: list that receives a line, with image and annotation, for each annotation left out.
     """
     names = {category["id"]: category["name"] for category in content["categories"]}
@@ -152,13 +141,6 @@ def _fault(item: Mapping, image: Mapping, names: Mapping[int, str], masks: bool)
     return None
 
 
-def png_mask(item: Mapping, height: int, width: int) -> bytes:
-    """Returns an annotation's mask as a PNG with values 0 and 1."""
-    encoded = io.BytesIO()
-    Image.fromarray(masks_of.decode(item["segmentation"], height, width)).save(encoded, "PNG")
-    return encoded.getvalue()
-
-
 def _example(image: Mapping, encoded: bytes, items: list[Mapping], names: Mapping, masks: bool) -> bytes:
     height, width = image["height"], image["width"]
     corners = np.array([item["bbox"] for item in items], np.float64).reshape(-1, 4)
@@ -181,5 +163,6 @@ def _example(image: Mapping, encoded: bytes, items: list[Mapping], names: Mappin
         features["image/object/is_crowd"] = [int(item["iscrowd"]) for item in items]
         features["image/object/area"] = [float(item["area"]) for item in items]
         if masks:
-            features["image/object/mask"] = [png_mask(item, height, width) for item in items]
+            shapes_of = (masks_of.decode(item["segmentation"], height, width) for item in items)
+            features["image/object/mask"] = list(map(pictures.png, shapes_of))  # Values 0 and 1.
     return tfrecords.example(features)

@@ -21,8 +21,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from common.data import conversion, pictures, tfrecords
 from common.detection import coco_write, notes
 from common.errors import Parser, UserError, answering
@@ -63,10 +61,10 @@ class Pictures:
             picture = read(encoded, png=True, turn=self._upright)
         except pictures.BadPictureError as error:
             raise UserError(f"{where} is not a whole picture ({error}); get a good copy") from error
-        said = image["width"], image["height"]
-        if (picture.width, picture.height) != said:
+        size = image["width"], image["height"]
+        if (picture.width, picture.height) != size:
             raise UserError(
-                f"{where} has {picture.width}x{picture.height} pixels, its entry says {said[0]}x{said[1]}"
+                f"{where} has {picture.width}x{picture.height} pixels, its entry says {size[0]}x{size[1]}"
             )
         return picture.encoded
 
@@ -97,52 +95,43 @@ def convert(
     shards: int,
     masks: bool,
     workers: int,
-    named: str = "",
+    origin: str = "",
     upright: bool = False,
 ) -> list[str]:
-    """Writes the split's missing shards and its annotation file.
+    """Writes the missing shards of one of SPLITS and its annotation file into `data_dir`.
+
+    Returns a line for each annotation that was left out: image, annotation, reason. Raises UserError if the source is
+    damaged, the folder holds other data or cannot be written, or the disk is full.
 
     Args:
-      data_dir: folder for both; created if missing.
-      split: one of SPLITS.
       source: zip file or folder with the pictures.
-      annotations: content of the annotation file.
-      shards: number of files.
-      masks: whether to write masks too.
+      annotations: content of the annotation file, whose name in errors is `origin`.
       workers: number of processes.
-      named: the annotation file's name in errors.
       upright: whether to turn pictures as their EXIF data say; the published converters do not.
-
-    Returns:
-      A line for each annotation that was left out: image, annotation, reason.
-
-    Raises UserError if the source is damaged, the folder holds other data or cannot be written, or the disk is full.
     """
-    folder, named = Path(data_dir), named or f"the annotations of {split}"
+    folder, origin = Path(data_dir), origin or f"the annotations of {split}"
     try:
         content = json.loads(annotations)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{named}: not a JSON file ({error}); download the annotations again") from error
-    coco_write.check(content, named, masks)
+        raise UserError(f"{origin}: not a JSON file ({error}); download the annotations again") from error
+    coco_write.check(content, origin, masks)
     images, objects = content["images"], coco_write.by_image(content)
     if not 1 <= shards <= len(images):
         raise UserError(f"--{split}_shards {shards}: must be 1..{len(images)}, the number of images")
     of_files = [Path(source, image["file_name"]) for image in images] if os.path.isdir(source) else [source]
     about = f"{hashlib.sha256(annotations).hexdigest()} {shards} {masks} {conversion.fingerprint(of_files)}"
     conversion.keep_apart(folder, [split], f"convert-{split}.txt", about)
-    order = np.random.default_rng(_ORDER_SEED).permutation(len(images))
     tasks = []
-    for i in range(shards):
-        path = folder / f"{tfrecords.shard_name(split, i, shards)}.tfrecord"
+    for path, part in tfrecords.deal(folder, {split: (images, shards)}, _ORDER_SEED):
+        path = path.with_suffix(".tfrecord")
         if not path.exists():
-            part = [images[j] for j in order[i::shards]]
             items = [item for image in part for item in objects.get(image["id"], ())]
             slice_ = {"images": part, "annotations": items, "categories": content["categories"]}
             tasks.append((path, source, slice_, masks, upright))
     dropped = [line for lines in conversion.write_shards(_write_shard, tasks, workers) for line in lines]
     notes.write(folder, index=masks, splits=[split])
-    kept = folder / f"instances_{split}2017.json"
-    write_atomically(kept, annotations, "free some space or name another DATA_DIR")
+    target = folder / f"instances_{split}2017.json"
+    write_atomically(target, annotations, "free some space or name another DATA_DIR")
     return dropped
 
 

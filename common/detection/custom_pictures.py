@@ -15,7 +15,7 @@ from common.data import baselines, folder_conversion, given_splits, near_copies,
 from common.data.folder_conversion import Conversion, Options
 from common.data.pictures import Picture
 from common.data.report import Report
-from common.detection import coco_eval, coco_source, coco_tidy
+from common.detection import coco_eval, coco_source, coco_tidy, mask_files
 from common.detection import convert as converter
 from common.detection.annotation_formats import Source
 from common.errors import UserError
@@ -35,10 +35,8 @@ def convert(
 ) -> Conversion:
     """Writes the records, the annotation files of both splits and the description into `out`.
 
-    Raises UserError if there are no annotations or no sound pictures, or `out` holds something else.
-
-    Args:
-      settings: returns the fields and defaults of the benchmark's description beside those that both share.
+    Raises UserError if there are no annotations or no sound pictures, or `out` holds something else. `settings` returns
+    the fields and defaults of the benchmark's description beside those that both share.
     """
     report = options.report
     first, second = coco_source.find(folder, options)
@@ -67,23 +65,16 @@ def convert(
     per_image = collections.Counter(item["image_id"] for item in train["annotations"])
     split = len(train["images"]), len(contents[1]["images"])
     fields, defaults = settings(split[0], len(per_image), max(per_image.values(), default=1))
-    shared = {
-        "num_classes": len(names) + 1,
-        "num_eval_examples": split[1],
-    }
     description = folder_conversion.finish(
         out,
         benchmark,
         PATTERNS,
-        {**shared, **fields},
+        {"num_classes": len(names) + 1, "num_eval_examples": split[1], **fields},
         split,
         report.lines,
         (BACKGROUND, *names),
         defaults,
-        baseline=(
-            _baseline(train, out / ANNOTATIONS, masks),
-            "the median box of each class in every picture",
-        ),
+        baseline=_baseline(train, out / ANNOTATIONS, masks),
     )
     per_class = [[names[item["category_id"] - 1] for item in c["annotations"]] for c in contents]
     balance = folder_conversion.balance(names, *per_class)
@@ -95,8 +86,10 @@ def _check_masks(sources: Sequence[Source], folder: Path) -> None:
     lists = [source.content.get("annotations") for source in sources]
     objects = [item for items in lists if isinstance(items, list) for item in items if isinstance(item, dict)]
     if objects and not any(item.get("segmentation") for item in objects):
+        place = mask_files.place_of(folder_conversion.files(folder), folder)
+        hint = f"; the masks in {place} are read if no file of boxes is beside them" if place else ""
         raise UserError(
-            f"{sources[0].named}: its objects have boxes and no masks, on which maskrcnn trains; for boxes: "
+            f"{sources[0].origin}: its objects have boxes and no masks, on which maskrcnn trains{hint}; for boxes: "
             f"timetotrain data ssd {folder} OUT"
         )
 
@@ -115,10 +108,10 @@ def _report(
     if not contents[1]["annotations"]:
         report.suspect("no object in the pictures to evaluate on", contents[1]["images"][0]["file_name"])
     by_split = []
-    for content, found in zip(contents, (looked[0], looked[-1])):
-        kept = {image["file_name"]: found[image["file_name"]] for image in content["images"]}
-        folder_conversion.report_pictures(report, kept)
-        by_split.append(kept)
+    for content, by_name in zip(contents, (looked[0], looked[-1])):
+        of_split = {image["file_name"]: by_name[image["file_name"]] for image in content["images"]}
+        folder_conversion.report_pictures(report, of_split)
+        by_split.append(of_split)
     marks = ([(name, one.digest, one.thumbnail, "") for name, one in part.items()] for part in by_split)
     near_copies.report(report, *marks)
     _report_crowds(contents[0], report)
@@ -127,7 +120,7 @@ def _report(
 def _check_objects(content: Mapping[str, Any], report: Report) -> None:
     """Raises UserError if no object is left to train on."""
     if not content["annotations"]:
-        reasons = "; ".join(report.said("left_out")) or "no annotation at all"
+        reasons = "; ".join(report.summaries("left_out")) or "no annotation at all"
         fix = "annotate objects, or fix the entries left out"
         raise UserError(f"no usable object to train on: {reasons}; {fix}")
 
@@ -136,27 +129,27 @@ def _report_crowds(content: Mapping[str, Any], report: Report) -> None:
     """Notes the classes of which every object is a crowd, on which no network trains."""
     alone = {item["category_id"] for item in content["annotations"] if not item["iscrowd"]}
     crowds = collections.Counter(item["category_id"] for item in content["annotations"])
+    what = "a class of crowds alone (iscrowd), which is not trained on"
     for category in content["categories"]:
-        if category["id"] in crowds and category["id"] not in alone:
-            report.suspect(
-                "a class of crowds alone (iscrowd), which is not trained on",
-                category["name"],
-                crowds[category["id"]],
-            )
+        number = category["id"]
+        if number in crowds and number not in alone:
+            report.suspect(what, category["name"], crowds[number])
 
 
-def _baseline(train: Mapping[str, Any], annotations: Path, masks: bool) -> float | dict[str, float]:
-    """Returns the average precision of median boxes on the pictures to evaluate on, as the run logs its quality."""
-    held = coco_eval.ground_truth(str(annotations)).dataset
-    results = baselines.median_boxes(train, held)
+def _baseline(
+    train: Mapping[str, Any], annotations: Path, masks: bool
+) -> tuple[float | dict[str, float], str]:
+    """Returns the average precision of median boxes, as the run logs its quality, and what they are."""
+    truth = coco_eval.ground_truth(str(annotations)).dataset
+    results = baselines.median_boxes(train, truth)
 
     def precision(kind: str) -> float:
-        found = coco_eval.average_precision(annotations, [dict(item) for item in results], kind)
-        return max(found["AP"], 0.0)  # -1: no object is there to find.
+        statistics = coco_eval.average_precision(annotations, [dict(item) for item in results], kind)
+        return max(statistics["AP"], 0.0)  # -1: no object is there to find.
 
     quality = {"BBOX": precision("bbox"), "SEGM": precision("segm")} if masks else precision("bbox")
     coco_eval.ground_truth.cache_clear()  # Another conversion may write the same file.
-    return quality
+    return quality, "the median box of each class in every picture"
 
 
 def _divided(
@@ -205,21 +198,17 @@ def _facts(
     ]
 
 
-def drawn(
+def draw_objects(
     pixels: np.ndarray,
     boxes: np.ndarray,
     classes: np.ndarray,
     description: Description,
     masks: np.ndarray | None = None,
 ) -> bytes:
-    """Draws boxes, names and masks on a picture; returns it as PNG.
+    """Draws boxes, names of `description` and masks on a picture, uint8 [H, W, 3]; returns it as PNG.
 
-    Args:
-      pixels: uint8 [H, W, 3].
-      boxes: float [n, 4], corners (ymin, xmin, ymax, xmax) in pixels.
-      classes: int [n]; 0 means no object.
-      description: supplies the classes' names.
-      masks: uint8 [n, S, S] of 0 and 1, each filling its box, or None.
+    Boxes are float [n, 4], corners (ymin, xmin, ymax, xmax) in pixels, classes int [n], 0 for no object, and masks
+    uint8 [n, S, S] of 0 and 1, each filling its box, or None.
     """
     # Small pictures are enlarged, so that names can be read.
     scale = max(1, round(400 / max(pixels.shape[:2])))
@@ -228,23 +217,17 @@ def drawn(
     single = len(description.labels) == 2  # One class needs no names.
     for number in np.flatnonzero(classes > 0):
         color = _COLORS[int(classes[number]) % len(_COLORS)]
-        top, left, bottom, right = (float(side) * scale for side in boxes[number])
-        corners = (
-            round(left),
-            round(top),
-            max(round(right), round(left) + 1),
-            max(round(bottom), round(top) + 1),
-        )
+        top, left, bottom, right = (round(float(side) * scale) for side in boxes[number])
+        corners = left, top, max(right, left + 1), max(bottom, top + 1)
         if masks is not None:
-            shape = Image.fromarray(masks[number] * 110).resize(
-                (corners[2] - corners[0], corners[3] - corners[1]), Image.Resampling.BILINEAR
-            )
+            size = corners[2] - left, corners[3] - top
+            shape = Image.fromarray(masks[number] * 110).resize(size, Image.Resampling.BILINEAR)
             image.paste(Image.new("RGB", shape.size, color), corners[:2], shape)
         draw = ImageDraw.Draw(image)
         draw.rectangle(corners, outline=color, width=2)
         if not single:
             name = description.labels[int(classes[number])]
-            place = corners[0] + 2, max(corners[1], 0)
+            place = left + 2, max(top, 0)
             draw.rectangle(draw.textbbox(place, name), fill=color)
             draw.text(place, name, fill=(0, 0, 0))
     return pictures.png(np.asarray(image))

@@ -72,10 +72,10 @@ def draw(pictures: Pictures, split: str, number: int) -> tuple[np.ndarray, list[
             color = (color + 0.5) % 1
         dy, dx = (y - middle[0]) / radius, (x - middle[1]) / radius
         mask = _inside(kind, np.cos(turn) * dx + np.sin(turn) * dy, np.cos(turn) * dy - np.sin(turn) * dx)
-        left = [(k, before & ~mask, before.sum()) for k, before in figures]
-        if any(after.sum() < pictures.visible * count for _, after, count in left):
+        visible = [(k, before & ~mask, before.sum()) for k, before in figures]
+        if any(after.sum() < pictures.visible * count for _, after, count in visible):
             continue
-        figures = [(k, after) for k, after, _ in left] + [(int(list(CATEGORIES)[kind]), mask)]
+        figures = [(k, after) for k, after, _ in visible] + [(int(list(CATEGORIES)[kind]), mask)]
         image = np.where(mask[..., None], color, image)
     image = image + pictures.noise * rng.standard_normal(image.shape)
     return (image.clip(0, 1) * 255 + 0.5).astype(np.uint8), figures

@@ -6,7 +6,7 @@ number. TensorFlow-free.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 
 from common.data.report import Report
@@ -17,7 +17,7 @@ SLACK = 0.01  # Rounding makes some fractions exceed 1.
 POSES = "YOLO's poses are not read; export boxes without key points"
 _LEAST_POSES = 4  # Lines; one line alone may be a polygon of this form. This project's choice.
 LOW_SCORE = 0.5  # Predictions of a lower score are suspicious as labels. This project's choice.
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.I)
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.I)
 
 
 def _kitti(words: Sequence[str]) -> Object:
@@ -34,12 +34,17 @@ def _dota(words: Sequence[str]) -> Object:
 def _is(pattern: str) -> Callable[[Sequence[str]], bool]:
     """Returns a test of words: numbers (n) and names (a) in this order; "n8 a n?" is 8 numbers, a name, maybe one."""
     form = re.compile(re.sub(r"([na])(\d+)", r"\1{\2}", pattern).replace(" ", ""))
-    return lambda words: bool(form.fullmatch("".join("n" if _NUMBER.fullmatch(w) else "a" for w in words)))
+    return lambda words: bool(form.fullmatch("".join("n" if NUMBER.fullmatch(w) else "a" for w in words)))
+
+
+def _are_pixels(words: Sequence[str]) -> bool:
+    return all(re.fullmatch(r"-?\d+", word) for word in words)
 
 
 # Formats whose lines name the class, in pixels: {program: (whether words are such a line, their object)}.
-_NAMED = {"KITTI": (_is("a n14 n?"), _kitti), "DOTA": (_is("n8 a n?"), _dota)}
+NAMED = {"KITTI": (_is("a n14 n?"), _kitti), "DOTA": (_is("n8 a n?"), _dota)}
 _IS_NAMED_BOX, _CONVERT = _is("a+ n4"), "convert them to COCO or YOLO"
+_OF_COMMAS = {"VisDrone", "ICDAR (words of a text)"}
 # Formats that are not read: {program: (whether words are such a line, what helps)}. OIDv4 is its ToolKit's.
 _FOREIGN = {
     "YOLO with names of classes": (
@@ -47,35 +52,40 @@ _FOREIGN = {
         "write the class's number, and list the names in classes.txt",
     ),
     "OpenImages (OIDv4)": (_IS_NAMED_BOX, _CONVERT),
-    "VisDrone": (lambda words: len(words) == 8 and all(re.fullmatch(r"-?\d+", w) for w in words), _CONVERT),
+    "ICDAR (words of a text)": (
+        lambda words: _are_pixels(words[:8]) and len(words) > 8,
+        "convert its boxes to COCO",
+    ),
+    "VisDrone": (lambda words: len(words) == 8 and _are_pixels(words), _CONVERT),
 }
 _HEADERS = ("imagesource:", "gsd:")  # DOTA's first lines.
+_COMMAS = re.compile(r"(?=.*,)\d+(\s+-?(\d*,)?\d+)+")
 
 
 def words_of(line: str) -> list[str]:
-    """Returns the words of a line, which blanks or commas divide; [] for an empty line or a header."""
+    """Returns the words of a line, which blanks or commas divide; [] for an empty line or a header.
+
+    A comma inside of numbers that blanks divide is a decimal point.
+    """
+    if _COMMAS.fullmatch(line.strip()):
+        line = line.replace(",", ".")
     words = line.strip().strip(",").split("," if line.count(",") > 2 else None)
     return [] if line.lower().startswith(_HEADERS) else [word.strip() for word in words]
 
 
 def program_of(lines: Iterable[str], folder: Path) -> str:
-    """Returns the program of _NAMED whose lines these are; "" for YOLO's.
+    """Returns the program of NAMED whose lines these are; "" for YOLO's.
 
-    Raises UserError if they are lines of _FOREIGN. VisDrone's have commas, YOLO's none.
+    Raises UserError if they are lines of _FOREIGN. Those of _OF_COMMAS have commas, DOTA's and YOLO's none.
     """
     filled = [line for line in lines if words_of(line)]
-    for program, (fits, _) in {**_NAMED, **_FOREIGN}.items():
-        commas = program != "VisDrone" or all("," in line for line in filled)
+    for program, (fits, _) in {**_FOREIGN, **NAMED}.items():
+        commas = program not in _OF_COMMAS or all(line.count(",") > 6 for line in filled)
         if filled and commas and all(fits(words_of(line)) for line in filled):
             if program in _FOREIGN:
                 raise UserError(f"{folder}: labels of {program}, which are not read; {_FOREIGN[program][1]}")
             return program
     return ""
-
-
-def named(program: str, words: Sequence[str]) -> Object:
-    """Returns the object of a line of a program in _NAMED. Raises ValueError if it cannot be used."""
-    return _NAMED[program][1](words)
 
 
 class Layout:
@@ -86,11 +96,7 @@ class Layout:
     """
 
     def __init__(self, rows: Sequence[tuple[str, Sequence[str]]], folder: str, report: Report):
-        """Raises UserError if the lines are poses, or fit as another layout of boxes alone.
-
-        Args:
-          rows: (place for messages, words) of each line.
-        """
+        """Takes (place for messages, words) of each line; raises UserError for poses and other layouts of boxes."""
         widths = {len(words) for _, words in rows}
         six, seven = ([words[-1] for _, words in rows if len(words) == width] for width in (6, 7))
         # A fifth number of 0 or 1 alone is a score; a sixth beside five others is a corner unless every line has a box.
@@ -113,13 +119,18 @@ class Layout:
         boxes = []
         for _, words in rows:
             try:
-                boxes.append([float(word) for word in words[1:5]] if self._is_box(len(words) - 1) else None)
+                boxes.append([float(word) for word in words[1:6]] if self._is_box(len(words) - 1) else [])
             except ValueError:
                 continue
-        found = [box for box in boxes if box and len(box) == 4 and min(box) >= 0 and max(box) <= 1 + SLACK]
-        other = other_layout(found, [(1, 1)] * len(found), "center")
+        in_range = [box for box in boxes if box and min(box[:4]) >= 0 and max(box[:4]) <= 1 + SLACK]
+        firsts, sizes = [box[:4] for box in in_range], [(1, 1)] * len(in_range)
+        other = other_layout(firsts, sizes, "center")
         if other:
             raise UserError(f"{folder}: {other}; convert them to the center, width and height")
+        wrong = _outside(firsts, sizes, "center") >= len(in_range) * _MOST_OUTSIDE
+        scored = len(in_range) >= _LEAST_BOXES and all(len(box) == 5 for box in in_range)
+        if wrong and scored and not _outside([box[1:] for box in in_range], sizes, "center"):
+            raise UserError(f"{folder}: the number before each box seems to be its score; write it last")
 
     def _is_box(self, count: int) -> bool:
         return count in (4, 5) or count == 6 and self.track
@@ -199,27 +210,35 @@ _LAYOUTS: dict[str, tuple[str, Callable[..., tuple[float, ...]]]] = {
 def other_layout(
     boxes: Sequence[Sequence[float]], sizes: Sequence[tuple[float, float]], expected: str
 ) -> str:
-    """Returns how every box fits its picture while many do not as `expected`; "" if that is not so.
+    """Returns how every box fits its picture while many do not as `expected`, of _LAYOUTS; "" if that is not so.
 
-    Args:
-      boxes: four numbers each.
-      sizes: (width, height) of each box's picture.
-      expected: a key of _LAYOUTS.
+    A box has four numbers, its picture the size (width, height).
     """
-
-    def outside(layout: str) -> int:
-        return sum(not fits(_LAYOUTS[layout][1](*box), size) for box, size in zip(boxes, sizes))
-
-    wrong = outside(expected)
+    wrong = _outside(boxes, sizes, expected)
     if len(boxes) < _LEAST_BOXES or wrong < len(boxes) * _MOST_OUTSIDE:
         return ""
-    other = next((one for one in ("corners", "corner", "center") if one != expected and not outside(one)), "")
+    others = (one for one in ("corners", "corner", "center") if one != expected)
+    other = next((one for one in others if not _outside(boxes, sizes, one)), "")
     if not other:
         return ""
     return (
         f"every bbox fits its picture as {_LAYOUTS[other][0]}, but {wrong} of {len(boxes)} do not as "
         f"{_LAYOUTS[expected][0]}"
     )
+
+
+def _outside(boxes: Sequence[Sequence[float]], sizes: Sequence[tuple[float, float]], layout: str) -> int:
+    return sum(not fits(_LAYOUTS[layout][1](*box), size) for box, size in zip(boxes, sizes))
+
+
+def are_shifted(used: Set[float], classes: Set[float], steps: Iterable[int] = (1, -1)) -> bool:
+    """Whether the numbers of classes are counted from another number than the list of classes: all fit one beside.
+
+    Fewer than half of the classes tell nothing: one number may be wrong.
+    """
+    if used <= classes or 2 * len(used) < len(classes):
+        return False
+    return any({one + step for one in used} <= classes for step in steps)
 
 
 def fits(box: Sequence[float], size: tuple[float, float]) -> bool:

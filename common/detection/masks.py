@@ -15,19 +15,15 @@ THRESHOLD = 0.5
 
 
 def paste(masks: np.ndarray, boxes: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Returns for each pixel of the image whether it belongs to each object.
+    """Returns whether each pixel belongs to each object: uint8 [height, width, n] of 0 and 1, in Fortran order.
 
     A mask fills its box and is 0 outside. It is sampled at the pixels' centers, bilinearly between the centers of its
     cells. Published code does the same with a border of zeros around the mask and with boxes rounded to whole pixels;
-    here the boxes keep their fractions.
+    here the boxes keep their fractions. pycocotools needs the order.
 
     Args:
       masks: float [n, M, M], probabilities.
       boxes: [n, 4] (ymin, xmin, ymax, xmax) in pixels.
-      height, width: size of the image.
-
-    Returns:
-      uint8 [height, width, n] of 0 and 1, in Fortran order, as pycocotools needs it.
     """
     pasted = np.zeros([height, width, len(masks)], np.uint8, order="F")
     for number, (mask, box) in enumerate(zip(masks, np.asarray(boxes, np.float64))):
@@ -51,8 +47,8 @@ def _sampled(low: float, high: float, cells: int, size: int) -> tuple[int, np.nd
 def encode(pasted: np.ndarray) -> list[dict]:
     """Encodes uint8 [height, width, n] as pycocotools' run lengths; the counts are text, as in COCO's result files."""
     return [
-        {"size": found["size"], "counts": found["counts"].decode()}
-        for found in coco_mask.encode(np.asfortranarray(pasted))
+        {"size": mask["size"], "counts": mask["counts"].decode()}
+        for mask in coco_mask.encode(np.asfortranarray(pasted))
     ]
 
 

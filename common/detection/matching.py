@@ -21,13 +21,7 @@ class Match(NamedTuple):
 
 
 def overlaps(boxes: tf.Tensor, valid: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
-    """Returns the intersection over union [..., G, A] of ground truths and anchors; 0 for padding.
-
-    Args:
-      boxes: ground truths, corners [..., G, 4].
-      valid: bool [..., G]; False at padding.
-      anchors: corners [..., A, 4].
-    """
+    """Returns the intersection over union [..., G, A] of ground truths and anchors; 0 if not `valid` [..., G]."""
     return box_ops.iou(tf.where(valid[..., None], boxes, tf.zeros_like(boxes)), anchors)
 
 

@@ -29,7 +29,7 @@ class Detections(NamedTuple):
 
 
 def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int | None = None) -> tf.Tensor:
-    """Suppresses greedily: keeps a box unless it overlaps an earlier kept box by `threshold` or more.
+    """Suppresses greedily: keeps a box, bool [..., n], unless it overlaps an earlier kept box by `threshold` or more.
 
     For each tile, the kept boxes of earlier tiles first suppress boxes in the tile. Then it repeats "keep the boxes
     that no earlier kept box suppresses" within the tile until nothing changes. After i rounds, the first i boxes equal
@@ -38,23 +38,19 @@ def suppress(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, tile: int | N
     Args:
       boxes: corners [..., n, 4], best first along n.
       valid: bool [..., n]; invalid boxes are not kept and suppress none.
-      threshold: threshold of the intersection over union.
       tile: boxes per tile; default TILE, or XLA_TILE under XLA.
-
-    Returns:
-      bool [..., n]: whether each box is kept.
     """
     boxes, valid = tf.stop_gradient(boxes), tf.convert_to_tensor(valid)
     compiled, count = under_xla(), boxes.shape[-2]
     tile, rounds = tile or (XLA_TILE if compiled else TILE), XLA_ROUNDS if compiled else 1
     survivors: list[tf.Tensor] = []
     for start in range(0, count, tile):
-        here = boxes[..., start : start + tile, :]
-        left = valid[..., start : start + tile]
+        tile_boxes = boxes[..., start : start + tile, :]
+        remaining = valid[..., start : start + tile]
         if start:
-            before = box_ops.overlap(here, boxes[..., :start, :], threshold)
-            left &= ~tf.reduce_any(before & tf.concat(survivors, -1)[..., None, :], -1)
-        survivors.append(_within(here, left, threshold, rounds))
+            before = box_ops.overlap(tile_boxes, boxes[..., :start, :], threshold)
+            remaining &= ~tf.reduce_any(before & tf.concat(survivors, -1)[..., None, :], -1)
+        survivors.append(_within(tile_boxes, remaining, threshold, rounds))
     return tf.concat(survivors, -1)
 
 
@@ -89,8 +85,8 @@ def _within(boxes: tf.Tensor, valid: tf.Tensor, threshold: float, rounds: int) -
     # [..., j, i]: box i suppresses box j if kept
     overlaps = box_ops.overlap(boxes, boxes, threshold) & earlier
 
-    def round_(_: tf.Tensor, kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        after = kept
+    def round_(_: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        after = mask
         for _ in range(rounds):
             before, after = after, valid & ~tf.reduce_any(overlaps & after[..., None, :], -1)
         return tf.reduce_any(after != before), after
@@ -113,39 +109,35 @@ def per_class(
     detections: int,
     of_all_classes: int = 0,
 ) -> Detections:
-    """Returns the detections of each image: suppression within each class, then the best of all classes.
+    """Returns the detections of each image: suppression within each class, then the best of all classes, from 1.
 
     Args:
       boxes: corners [b, A, 4], one per anchor, or [b, A, C, 4], one per anchor and class.
       scores: [b, A, C], for the classes without the background.
       score_threshold: detections score more than this.
-      iou_threshold: `threshold` for `suppress`.
       candidates: number of best boxes considered in each class.
       detections: number of best detections returned for each image.
       of_all_classes: number of best (box, class) pairs of an image considered; 0: all.
-
-    Returns:
-      Detections whose classes count from 1.
     """
     classes = scores.shape[-1]
     if 0 < of_all_classes < scores.shape[1] * classes:
         flat = tf.reshape(scores, [-1, scores.shape[1] * classes])
-        chosen = topk.topk_mask(flat, tf.fill([tf.shape(flat)[0]], of_all_classes), exact=True)
-        scores = tf.where(tf.reshape(chosen, tf.shape(scores)), scores, tf.zeros_like(scores))
+        best_pairs = topk.topk_mask(flat, tf.fill([tf.shape(flat)[0]], of_all_classes), exact=True)
+        scores = tf.where(tf.reshape(best_pairs, tf.shape(scores)), scores, tf.zeros_like(scores))
     candidates = min(candidates, scores.shape[1])
     best, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), candidates)  # [b, C, k]
     if boxes.shape.rank == 4:
-        chosen = tf.gather(tf.transpose(boxes, [0, 2, 1, 3]), index, batch_dims=2)
+        best_boxes = tf.gather(tf.transpose(boxes, [0, 2, 1, 3]), index, batch_dims=2)
     else:
-        chosen = tf.gather(boxes, index, batch_dims=1)
-    kept = _in_groups(chosen, best > score_threshold, iou_threshold)
-    ranked = tf.where(kept, best, -tf.ones_like(best))
+        best_boxes = tf.gather(boxes, index, batch_dims=1)
+    survivors = _in_groups(best_boxes, best > score_threshold, iou_threshold)
+    ranked = tf.where(survivors, best, -tf.ones_like(best))
     ranked = tf.reshape(ranked, [-1, classes * candidates])
     total = min(detections, classes * candidates)
     top, place = tf.math.top_k(ranked, total)
     valid = top >= 0
     return Detections(
-        tf.gather(tf.reshape(chosen, [-1, classes * candidates, 4]), place, batch_dims=1),
+        tf.gather(tf.reshape(best_boxes, [-1, classes * candidates, 4]), place, batch_dims=1),
         tf.where(valid, top, tf.zeros_like(top)),
         tf.where(valid, place // candidates + 1, 0),
         valid,

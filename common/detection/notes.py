@@ -23,15 +23,15 @@ def write(data_dir: str | os.PathLike, index: bool, splits: Sequence[str] = ("tr
     Returns the number of records. Raises UserError if a split has no files, a record is damaged, or the folder cannot
     be written.
     """
-    folder, written = Path(data_dir), 0
+    folder, count = Path(data_dir), 0
     for split in splits:
         files = sorted(path for path in folder.glob(f"{split}-*-of-*") if path.is_file())
         if not files:
             raise UserError(f"{folder}: no file matches '{split}-*-of-*'; name the folder of the TFRecords")
-        written += sum(record_counts.write(folder, [path.name for path in files]).values())
+        count += sum(record_counts.write(folder, [path.name for path in files]).values())
         if index:
             coco_index.keep([os.fspath(path) for path in files])
-    return written
+    return count
 
 
 def command(data_dir: str | os.PathLike) -> str:
@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("data_dir", help="folder of the TFRecords")
     parser.add_argument("--index", action="store_true", help="the index too, which Mask R-CNN needs")
     arguments = parser.parse_args(argv)
-    found = write(arguments.data_dir, arguments.index)
-    print(f"{found} records noted in {arguments.data_dir}")
+    count = write(arguments.data_dir, arguments.index)
+    print(f"{count} records noted in {arguments.data_dir}")
     return 0
 
 

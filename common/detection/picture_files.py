@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from common.errors import UserError, counted
 from common.untrusted import parsed
 
 # What makes a file no annotation.
-_BAD = (OSError, ElementTree.ParseError, ValueError, RecursionError)
+_BAD = (OSError, LookupError, ElementTree.ParseError, ValueError, RecursionError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,26 +47,20 @@ def is_voc(path: Path) -> bool:
 
 
 def voc(folder: Path, report: Report) -> Source:
-    """Reads all XML files in a folder; see `labelme`."""
+    """Reads all XML files in a folder; see `read`."""
     files = [path for path in folder_conversion.files(folder) if path.suffix.lower() == ".xml"]
-    return _read(folder, files, _voc, "Pascal VOC", report)
+    return read(folder, files, "Pascal VOC", report)
 
 
-def labelme(folder: Path, paths: Sequence[Path], report: Report) -> Source:
-    """Reads LabelMe's files; `report` receives a line about each that cannot be used.
+def read(folder: Path, paths: Sequence[Path], program: str, report: Report) -> Source:
+    """Reads the files of "Pascal VOC" or "LabelMe"; `report` receives a line about each that cannot be used.
 
     Raises UserError if none can be used.
     """
-    return _read(folder, paths, _labelme, "LabelMe", report)
-
-
-def _read(
-    folder: Path, paths: Sequence[Path], read: Callable[[Path], _File | None], program: str, report: Report
-) -> Source:
     partners, builder, bad = Partners(folder), Builder(), f"no annotation of {program}"
     for path in paths:
         try:
-            file = read(path)
+            file = _voc(path) if program == "Pascal VOC" else _labelme(path)
         except _BAD as error:
             report.leave_out(bad, str(path), f"{path}: {bad} ({error})")
             continue
@@ -123,8 +118,8 @@ def _labelme_object(item: tuple[Any, int]) -> Object:
         raise BadShapeError("a shape without a label")
     if parts > 1:
         raise BadShapeError(f"one of {parts} shapes of one group_id, which are not joined; outline it as one")
-    given, kind = shape.get("points"), shape.get("shape_type") or "polygon"
-    points = [numbers(point, 2) for point in given] if isinstance(given, list) else []
+    raw_points, kind = shape.get("points"), shape.get("shape_type") or "polygon"
+    points = [numbers(point, 2) for point in raw_points] if isinstance(raw_points, list) else []
     corners = np.array(points).reshape(-1, 2)
     if kind == "rectangle" and len(points) >= 2:
         (left, top), (right, bottom) = corners.min(0), corners.max(0)
@@ -147,9 +142,13 @@ def _voc(path: Path) -> _File:
 def _root(path: Path) -> ElementTree.Element:
     """Parses an XML file; rejects entities, because they can expand to any size or name other files.
 
-    Raises OSError, ElementTree.ParseError, ValueError if it cannot be read, is not XML, or defines an entity.
+    Raises OSError, ElementTree.ParseError, ValueError if it cannot be read, is not XML, or defines an entity, and
+    LookupError if its encoding is unknown.
     """
     data = path.read_bytes().lstrip(b" \t\r\n")  # Before the first tag, XML forbids what editors leave there.
+    declaration = re.match(rb"<\?xml[^>]*encoding=[\"']([\w.-]+)[^>]*\?>", data[:200])
+    if declaration:  # expat knows few encodings.
+        data = data[declaration.end() :].decode(declaration.group(1).decode()).lstrip().encode()
 
     def refuse(name: str, *_: Any) -> None:
         raise ValueError(f"it defines the entity {name[:40]!r}")
@@ -174,7 +173,10 @@ def _voc_object(item: ElementTree.Element) -> Object:
         raise ValueError(
             f"an object without bndbox{f', but with {other}, which is not read' if other else ''}"
         )
-    left, top, right, bottom = (float(box.findtext(side)) for side in ("xmin", "ymin", "xmax", "ymax"))
+    corners = [box.findtext(side) or "" for side in ("xmin", "ymin", "xmax", "ymax")]
+    if not all(corners):
+        raise ValueError("a bndbox without xmin, ymin, xmax or ymax")
+    left, top, right, bottom = map(float, corners)
     name = (item.findtext("name") or "").strip()
     if not name:
         raise ValueError("an object without a name")

@@ -35,19 +35,16 @@ def level_of(boxes: tf.Tensor, min_level: int, max_level: int) -> tf.Tensor:
 
 
 def roi_align(features: Mapping[int, tf.Tensor], boxes: tf.Tensor, size: int, sampling: int = 2) -> tf.Tensor:
-    """Samples each box from its pyramid level as a grid of `size` x `size` bins.
+    """Samples each box from its pyramid level as a grid of bins: [b, n, size, size, C] in the features' dtype.
 
     A bin is the mean of `sampling` x `sampling` evenly spaced bilinear samples. Feature (y, x) of level l is at pixel
     (y, x) * 2^l, without a shift of half a pixel. Outside the map, the border value continues, as in the reference.
 
     Args:
       features: {level l: [b, ceil(H / 2^l), ceil(W / 2^l), C]}, consecutive levels.
-      boxes: corners [b, n, 4] in pixels; no gradient flows to them.
+      boxes: corners [b, n, 4] in pixels; no gradient flows to them. Sums use their dtype.
       size: bins per side: 7 for the box head, 14 for the mask head (docs/sources.md, mlperf 2).
       sampling: samples per side of a bin; tf-models-official uses 1.
-
-    Returns:
-      [b, n, size, size, C] in the features' dtype; sums use the boxes' dtype.
     """
     boxes = tf.stop_gradient(boxes)
     low, high = min(features), max(features)
@@ -131,16 +128,10 @@ def _bins(rows: tf.Tensor, y: tf.Tensor, x: tf.Tensor, weight_y: tf.Tensor, weig
 
 
 def crop_masks(masks: tf.Tensor, inside: tf.Tensor, boxes: tf.Tensor, size: int) -> tf.Tensor:
-    """Crops objects' masks to boxes, sampled bilinearly at the cell centers of a grid.
+    """Crops masks [..., S, S] of any dtype to boxes, sampled bilinearly at the cell centers of a grid.
 
-    Args:
-      masks: [..., S, S], any dtype; each fills its object's box.
-      inside: each object's box, corners [..., 4]; empty boxes give zeros.
-      boxes: boxes to crop to, corners [..., 4] in the same unit.
-      size: samples per side of the grid.
-
-    Returns:
-      [..., size, size] in the boxes' dtype; 0 outside `inside`.
+    Each mask fills its object's box `inside`, corners [..., 4]; an empty one gives zeros. `boxes` have the same unit.
+    Returns [..., size, size] in the boxes' dtype; 0 outside `inside`.
     """
     number = masks.shape[-1]
 

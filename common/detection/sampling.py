@@ -64,12 +64,8 @@ def balanced(positive: tf.Tensor, negative: tf.Tensor, noise: tf.Tensor, size: i
     """Draws at most `positives` positive elements, and negative ones until there are `size`.
 
     It draws exactly p = min(positives, number of positive) and min(size - p, number of negative) elements: those with
-    the largest noise; of equal noise, the first.
-
-    Args:
-      positive, negative: bool [..., n], disjoint.
-      noise: floating [..., n], at least 0.
-      size, positives: 256 and 128 for the RPN, 512 and 128 for the second stage (docs/sources.md, mlperf 2).
+    the largest noise; of equal noise, the first. All are [..., n], the noise at least 0. `size` and `positives` are 256
+    and 128 for the RPN, 512 and 128 for the second stage (docs/sources.md, mlperf 2).
     """
 
     first = _count(positive, positives)
@@ -80,11 +76,11 @@ def balanced(positive: tf.Tensor, negative: tf.Tensor, noise: tf.Tensor, size: i
     return Sample(*tf.unstack(topk.topk_mask(ranked, counts, exact=True), axis=-2))
 
 
-def _count(candidates: tf.Tensor, wanted: int | tf.Tensor) -> tf.Tensor:
-    return tf.minimum(tf.reduce_sum(tf.cast(candidates, tf.int32), -1), wanted)
+def _count(candidates: tf.Tensor, limit: int | tf.Tensor) -> tf.Tensor:
+    return tf.minimum(tf.reduce_sum(tf.cast(candidates, tf.int32), -1), limit)
 
 
-class Chosen(NamedTuple):
+class Slots(NamedTuple):
     """A sample as a list of k slots, positive elements first.
 
     Attributes:
@@ -98,9 +94,9 @@ class Chosen(NamedTuple):
     positive: tf.Tensor
 
 
-def compact(sample: Sample, size: int) -> Chosen:
+def compact(sample: Sample, size: int) -> Slots:
     """Returns the first `size` elements of a sample: positive ones first, each kind in its original order."""
     rank = 2 * tf.cast(sample.positive, tf.float32) + tf.cast(sample.negative, tf.float32)
     # For equal ranks, top_k returns the first.
     rank, index = tf.math.top_k(rank, size)
-    return Chosen(index, rank > 0, rank > 1)
+    return Slots(index, rank > 0, rank > 1)

@@ -54,10 +54,7 @@ def refuse_detected(files: Sequence[Path]) -> None:
 
 
 def _object(words: Sequence[str], classes: Sequence[str]) -> Object:
-    """Reads frame, track, left, top, width, height, and perhaps a flag, a class and the visible part.
-
-    The flag says whether an evaluation counts the object.
-    """
+    """Reads frame, track, left, top, width, height, and perhaps whether it counts, a class and the visible part."""
     left, top, width, height, *more = map(float, words[2:])
     number = int(more[1]) if len(more) > 2 and more[1] > 0 else 1
     if number > len(classes):

@@ -34,19 +34,16 @@ def key_of(value: Any) -> str | None:
 def numbers(values: Any, count: int | None = None) -> list[float]:
     """Returns finite numbers below _MOST; texts of numbers count.
 
-    Raises BadShapeError if it is not a list, has another length, or holds something else.
-
-    Args:
-      count: number of values, or None for any.
+    Raises BadShapeError if it is not a list, has another length than `count`, or holds something else.
     """
     if not isinstance(values, list) or count is not None and len(values) != count:
-        raise BadShapeError(f"{shown(values)} is not a list of {count or ''} numbers".replace("  ", " "))
+        raise BadShapeError(f"{quote(values)} is not a list of {count or ''} numbers".replace("  ", " "))
     try:
         floats = [float(value) for value in values]
     except (TypeError, ValueError, OverflowError):
         floats = [math.nan]
     if not all(abs(value) < _MOST for value in floats):
-        raise BadShapeError(f"{shown(values)} holds something that is not a finite number below {_MOST:g}")
+        raise BadShapeError(f"{quote(values)} holds something that is not a finite number below {_MOST:g}")
     return floats
 
 
@@ -57,7 +54,7 @@ def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
     BadShapeError if a coordinate is not a finite number, lacks its partner or is far outside, or no polygon is left.
     """
     if not isinstance(shape, list):
-        raise BadShapeError(f"segmentation is {shown(shape)}")
+        raise BadShapeError(f"segmentation is {quote(shape)}")
     if shape and not any(isinstance(part, list | dict) for part in shape):
         shape = [shape]
     elif len(shape) > 2 and all(isinstance(part, list) and len(part) == 2 for part in shape):
@@ -65,17 +62,17 @@ def polygons(shape: Any, height: int, width: int) -> list[list[float]]:
     outlines = []
     for part in shape:
         if isinstance(part, dict):
-            raise BadShapeError(f"{shown(part)} among several parts; give run lengths or polygons, not both")
+            raise BadShapeError(f"{quote(part)} among several parts; give run lengths or polygons, not both")
         if (
             isinstance(part, list)
             and part
             and all(isinstance(point, list) and len(point) == 2 for point in part)
         ):
             part = [value for point in part for value in point]
-        found = numbers(part)
-        if len(found) % 2:
-            raise BadShapeError(f"a polygon of {len(found)} coordinates, of which one lacks its partner")
-        points, size = np.array(found).reshape(-1, 2), np.array([width, height])
+        values = numbers(part)
+        if len(values) % 2:
+            raise BadShapeError(f"a polygon of {len(values)} coordinates, of which one lacks its partner")
+        points, size = np.array(values).reshape(-1, 2), np.array([width, height])
         if ((points < -_MARGIN * size) | (points > (1 + _MARGIN) * size)).any():
             raise BadShapeError("a polygon that leaves the picture by more than the picture's own size")
         outline = np.abs(points - np.roll(points, 1, axis=0)).max(1, initial=0).sum()
@@ -96,10 +93,10 @@ def run_lengths(shape: Mapping[str, Any], height: int, width: int) -> dict[str, 
     """
     size, counts = shape.get("size"), shape.get("counts")
     if not isinstance(size, list) or not size or numbers(size) != [height, width]:
-        raise BadShapeError(f"a mask of size {shown(size)} in a picture of {[height, width]}")
+        raise BadShapeError(f"a mask of size {quote(size)} in a picture of {[height, width]}")
     lengths = _uncompressed(counts) if isinstance(counts, str | bytes) else counts
     if not isinstance(lengths, list) or not all(_whole(one) for one in lengths):
-        raise BadShapeError(f"run lengths {shown(counts)} are not whole numbers from 0 on")
+        raise BadShapeError(f"run lengths {quote(counts)} are not whole numbers from 0 on")
     if sum(map(int, lengths)) != height * width:
         raise BadShapeError(
             f"run lengths sum to {sum(map(int, lengths))}, a picture of {height}x{width} has {height * width} pixels"
@@ -122,19 +119,19 @@ def _uncompressed(text: str | bytes) -> list[int]:
     raw = text.encode(errors="replace") if isinstance(text, str) else text
     codes = np.frombuffer(raw, np.uint8).astype(np.int64) - _OFFSET
     if not len(codes) or codes.min() < 0 or codes.max() > 63 or codes[-1] & 32:
-        raise BadShapeError(f"run lengths {shown(text)} are not COCO's compressed text")
+        raise BadShapeError(f"run lengths {quote(text)} are not COCO's compressed text")
     starts = np.concatenate([[0], np.flatnonzero((codes & 32) == 0)[:-1] + 1])
     lengths = np.diff([*starts, len(codes)])
     if lengths.max() > _MOST_PLACES:
-        raise BadShapeError(f"run lengths {shown(text)} are not COCO's compressed text")
+        raise BadShapeError(f"run lengths {quote(text)} are not COCO's compressed text")
     places = np.arange(len(codes)) - np.repeat(starts, lengths)
     values = np.add.reduceat((codes & 31) << (5 * places), starts)
     last = codes[starts + lengths - 1]
     values = np.where(last & 16, values - (1 << (5 * lengths)), values)
-    found = values.copy()
-    found[1::2] = np.cumsum(values[1::2])
-    found[2::2] = np.cumsum(values[2::2])
-    return found.tolist()
+    sums = values.copy()
+    sums[1::2] = np.cumsum(values[1::2])
+    sums[2::2] = np.cumsum(values[2::2])
+    return sums.tolist()
 
 
 def checked(shape: Any, height: int, width: int) -> list[list[float]] | dict[str, Any]:
@@ -160,7 +157,7 @@ def encoded(shape: list[list[float]] | Mapping[str, Any], height: int, width: in
     return dict(shape)
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """Returns a value for a message, shortened."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

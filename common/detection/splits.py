@@ -17,9 +17,7 @@ from common.errors import UserError
 def of_source(source: Source, folder: Path, report: Report) -> tuple[Source, Source | None]:
     """Divides annotations by lists, by COCO's field `split`, or by folders in the names; else (source, None).
 
-    Args:
-      folder: the user's folder.
-      report: receives what looks like a split but cannot be honored.
+    `report` receives what in the user's folder looks like a split but cannot be honored.
     """
     images = [
         i for i in source.content["images"] if isinstance(i, dict) and isinstance(i.get("file_name"), str)
@@ -49,22 +47,20 @@ def of_source(source: Source, folder: Path, report: Report) -> tuple[Source, Sou
 def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set[str], set[str]] | None:
     """Returns the names, relative to `folder`, of the pictures to train and to evaluate on; None without such a split.
 
-    Args:
-      settings: the content of data.yaml, {} without one.
-      report: receives what of the settings cannot be honored.
+    `report` receives what cannot be honored of the `settings`, the content of data.yaml or {}.
     """
     for read in (lambda: _of_yaml(settings), lambda: _of_lists(folder, report)):
-        given = read()
-        train, held = given.get(0), given.get(1)
-        if not train or not held:
+        parts = read()
+        train, held_out = parts.get(0), parts.get(1)
+        if not train or not held_out:
             continue
         partners = Partners(folder)
-        splits = tuple(_pictures(entries, folder, partners, report) for entries in (train, held))
-        said = f"{train[0][0]}: {train[0][1]} and {held[0][1]}"
+        splits = tuple(_pictures(entries, folder, partners, report) for entries in (train, held_out))
+        example = f"{train[0][0]}: {train[0][1]} and {held_out[0][1]}"
         if not all(splits):
-            report.suspect("a split whose pictures are not there, not taken", said)
+            report.suspect("a split whose pictures are not there, not taken", example)
         elif splits[0] <= splits[1]:
-            report.suspect("a split that names the same pictures for both parts, not taken", said)
+            report.suspect("a split that names the same pictures for both parts, not taken", example)
         else:
             both = splits[0] & splits[1]
             if both:
@@ -82,9 +78,9 @@ Entries = list[tuple[Path, str]]  # (The file that names it, a folder, a list or
 
 def _of_yaml(settings: Mapping[str, Any]) -> dict[int, Entries]:
     """Returns what train: and val: of data.yaml name, or test: where val: is missing."""
-    given: dict[int, Entries] = {}
+    parts: dict[int, Entries] = {}
     if not settings:
-        return given
+        return parts
     path = Path(settings["path of this file"])
     for word in (*split_names.TRAIN, *split_names.EVAL):
         values = settings.get(word)
@@ -93,8 +89,8 @@ def _of_yaml(settings: Mapping[str, Any]) -> dict[int, Entries]:
             (path, str(Path(str(settings.get("path") or ""), v))) for v in values if isinstance(v, str) and v
         ]
         if entries:
-            given.setdefault(split_names.part_of(word), entries)
-    return given
+            parts.setdefault(split_names.part_of(word), entries)
+    return parts
 
 
 def _of_lists(folder: Path, report: Report) -> dict[int, Entries]:
@@ -107,12 +103,12 @@ def _of_lists(folder: Path, report: Report) -> dict[int, Entries]:
     places = {path.parent for path in folder.glob("**/ImageSets/**/*.txt")}
     for place in sorted(places, key=lambda path: (path.name != "Main", path)):
         sets[next(path for path in (place, *place.parents) if path.name == "ImageSets")].append(place)
-    given: dict[int, Entries] = {}
+    parts: dict[int, Entries] = {}
     for inside in sets.values():
         for part, paths in enumerate(_first_pair(inside, True, report)):
-            given.setdefault(part, []).extend((path, path.name) for path in paths)
-    if given.get(0):
-        return given
+            parts.setdefault(part, []).extend((path, path.name) for path in paths)
+    if parts.get(0):
+        return parts
     pair = _first_pair([folder, *sorted(folder.glob("*split*/")), folder / "data"], False, report)
     return {part: [(path, path.name) for path in paths] for part, paths in enumerate(pair)}
 
@@ -120,26 +116,23 @@ def _of_lists(folder: Path, report: Report) -> dict[int, Entries]:
 def _first_pair(places: Sequence[Path], sets: bool, report: Report) -> tuple[list[Path], list[Path]]:
     """Returns the lists (to train, to evaluate on) of the first folder that has both; ([], []) without one.
 
-    Args:
-      places: the folders.
-      sets: whether they are of ImageSets, which may have several lists of a part.
-      report: receives the lists of folders that may be a split, if none has both.
+    With `sets` the folders are of ImageSets, which may have several lists of a part.
     """
     doubts = []
     for place in places:
         stems = {path: path.stem for path in sorted(place.glob("*.txt")) if not _pictures_beside(path)}
         words = {path: split_names.of_folder(stem) for path, stem in stems.items()}
         plain = {path: word for path, word in words.items() if stems[path].lower() == word}
-        train, held = split_names.pair(plain)
+        train, evals = split_names.pair(plain)
         if not train:
-            train, held = split_names.pair(words)
+            train, evals = split_names.pair(words)
         if sets and not any(words.values()):
-            train, held = split_names.pair({path: split_names.word_of(stem) for path, stem in stems.items()})
-        elif len(train) > 1 or len(held) > 1:
-            doubts.append(("lists of several splits, not taken", str(place), len(train) + len(held)))
+            train, evals = split_names.pair({path: split_names.word_of(stem) for path, stem in stems.items()})
+        elif len(train) > 1 or len(evals) > 1:
+            doubts.append(("lists of several splits, not taken", str(place), len(train) + len(evals)))
             continue
         if train:
-            return train, held
+            return train, evals
         alone = (path for path, word in words.items() if split_names.part_of(word) or word and sets)
         for path in itertools.islice(alone, 1):
             doubts.append(("one part of a split without the other, not taken", str(path)))
@@ -181,8 +174,8 @@ def _places(source: Path, value: str, folder: Path) -> Iterator[Path]:
     """
     words = [word for word in value.replace("\\", "/").split("/") if word not in ("", ".", "..")]
     for base in dict.fromkeys((source.parent, folder)):
-        given = Path(os.path.normpath(base / value))
-        if given.is_relative_to(folder):
-            yield given
+        path = Path(os.path.normpath(base / value))
+        if path.is_relative_to(folder):
+            yield path
     for first in range(len(words)):
         yield folder.joinpath(*words[first:])

@@ -12,7 +12,7 @@ _INTEGERS = {tf.float32: tf.int32, tf.float64: tf.int64}
 
 
 def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor:
-    """Returns a mask of the elements that are at least as large as the k-th largest in their row.
+    """Returns a mask, bool [..., n], of the elements that are at least as large as the k-th largest in their row.
 
     Floating-point numbers keep their order when read as integers. So it finds the k-th largest from its highest bits
     down, by asking "are there k elements at least this large?" (docs/sources.md, mlperf 3.18). It includes all ties
@@ -22,9 +22,6 @@ def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor
       values: float32 or float64 [..., n], no NaN; the hardware may treat subnormal numbers as 0.
       k: int32 [...]; 0 gives an empty mask, n or more a full one.
       exact: whether to include only the first ties with the k-th, so that the mask has exactly k elements.
-
-    Returns:
-      bool [..., n].
     """
     if exact and under_xla() and (values.shape[-1] or _LARGE) < _LARGE:
         return _ranks(tf.stop_gradient(values)) < k[..., None]
@@ -38,16 +35,16 @@ def topk_mask(values: tf.Tensor, k: tf.Tensor, exact: bool = False) -> tf.Tensor
     threshold = _kth_largest(ordered, k, _XLA_BITS if under_xla() else 1)
     if exact:
         above, ties = ordered > threshold, tf.cast(tf.equal(ordered, threshold), tf.int32)
-        left = k - tf.reduce_sum(tf.cast(above, tf.int32), -1, keepdims=True)
+        remaining = k - tf.reduce_sum(tf.cast(above, tf.int32), -1, keepdims=True)
         # Fewer than k elements are above the threshold; if k is 0, the threshold equals no element.
-        return (above | ((ties > 0) & (tf.cumsum(ties, -1) <= left))) & (k > 0)
+        return (above | ((ties > 0) & (tf.cumsum(ties, -1) <= remaining))) & (k > 0)
     return (ordered >= threshold) & (k > 0)
 
 
 def _ranks(values: tf.Tensor) -> tf.Tensor:
-    """Returns each element's rank in its row, int32 [..., n]: larger elements first; of equal ones, the earlier first.
+    """Returns each element's rank in its row, int32 [..., n], by comparing all pairs, in one kernel on a GPU.
 
-    It compares every pair, in one kernel on a GPU.
+    Larger elements are first; of equal ones, the earlier.
     """
     this, other = values[..., :, None], values[..., None, :]
     place = tf.range(values.shape[-1])
@@ -56,15 +53,10 @@ def _ranks(values: tf.Tensor) -> tf.Tensor:
 
 
 def _kth_largest(values: tf.Tensor, k: tf.Tensor, width: int) -> tf.Tensor:
-    """Returns the largest number such that k elements of the row are at least as large.
+    """Returns the largest number such that k elements of the row are at least as large, [..., 1].
 
-    Args:
-      values: int32 or int64 [..., n].
-      k: int32 [..., 1]; 0 gives the largest number of the type.
-      width: bits determined per round; a round tests all values of these bits at once.
-
-    Returns:
-      [..., 1].
+    `values` are int32 or int64 [..., n]; a `k` of 0, int32 [..., 1], gives the largest number of the type. A round
+    tests all values of `width` bits at once.
     """
     integer, bits = values.dtype, values.dtype.size * 8
 

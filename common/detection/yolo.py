@@ -1,7 +1,9 @@
 """Reads YOLO's annotations, a text file for each picture, as COCO's JSON."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +21,23 @@ _SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 _LISTS = ("classes.txt", "obj.names", "_darknet.labels")
 _IMAGES = ("images", "jpegimages")  # Folders of pictures whose labels are in labels/ next to them.
 NO_LABELS = "a picture without a file of labels, taken as one without objects"
+NO_LABELS_BESIDE = (
+    "a picture in a folder without any labels, not read; an empty file says that it has no objects"
+)
 _NOTES = "notes.json"  # Label Studio's list of classes beside classes.txt.
+# The first line of a list of all pictures and their boxes, as of keras-yolo3: a.jpg x1,y1,x2,y2,class.
+_IS_LIST = re.compile(r"\S.*\.(jpe?g|png|bmp)[\s,]+(-?[\d.]+,){3,}", re.I)
 _LOOKED_AT = 50  # Label files that show the program.
 
 
-def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | None]:
+def find(folder: Path, report: Report, expected: Callable[[], str]) -> tuple[Source, Source | None]:
     """Reads a folder of pictures with text files next to them, or of images/ and labels/, or of splits with these.
 
     data.yaml, or lists such as train.txt and val.txt, divide the pictures; else folders such as train/ and val/. Raises
-    UserError if there are no such annotations, no file names the classes, or two classes have one name.
-
-    Args:
-      report: receives a line about each label that cannot be used.
-      expected: the error for a folder without such annotations.
+    UserError if there are no such annotations, with the text of `expected`, no file names the classes, or two classes
+    have one name. `report` receives a line about each label that cannot be used.
     """
-    settings = _settings(folder)
+    settings = next(_all_settings(folder), {})
     first, second = given_splits.given_split(folder, pair=False)
     if second is None and (folder / "images").is_dir():  # images/train and labels/train.
         first, second = given_splits.given_split(folder / "images", pair=False, report=report)
@@ -44,8 +48,14 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
     if not any(map(labels.of, paths)):
         alone = labels.unused()
         if len(alone) > 1 and paths:
-            expected = f"{folder}: {len(alone)} label files match no picture, such as {alone[0]} beside {paths[0].name}"
-        raise UserError(expected)
+            if _IS_LIST.match(next(iter(text_files.read(alone[0])), "")):
+                raise UserError(
+                    f"{alone[0]}: a list of pictures and boxes, which is not read; convert it to COCO"
+                )
+            raise UserError(
+                f"{folder}: {len(alone)} label files match no picture, such as {alone[0]} beside {paths[0].name}"
+            )
+        raise UserError(expected())
     program = label_lines.program_of(labels.some_lines(), folder)
     names = [] if program else _names(folder, settings, report)
     twice = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
@@ -57,7 +67,9 @@ def find(folder: Path, report: Report, expected: str) -> tuple[Source, Source | 
     reader = _Reader(names, labels, report)
     lists = splits.find(folder, settings, report)
     if lists:
-        return reader.read(folder, program).divided(lists, report, "in no list of the split")
+        return reader.read(folder, program, lists[0] | lists[1]).divided(
+            lists, report, "in no list of the split"
+        )
     if second and not any(map(labels.of, _pictures(second))):
         report.suspect("a folder to evaluate on without labels, not read", f"{second}/")
         folder, second = first, None
@@ -69,6 +81,23 @@ def has_labels(folder: Path) -> bool:
     """Whether a picture has a file of labels."""
     labels = Labels(folder)
     return any(map(labels.of, _pictures(folder)))
+
+
+def labels_in(folder: Path) -> Path | None:
+    """Returns a picture's file with a line of YOLO, five numbers or more; None without one. Others are captions."""
+    labels = Labels(folder)
+    for path in filter(None, map(labels.of, _pictures(folder)[:_LOOKED_AT])):
+        if _is_label(path):
+            return path
+    return None
+
+
+def _is_label(path: Path) -> bool:
+    try:
+        words = next(map(str.split, text_files.read(path)), [])
+    except UserError:
+        return False
+    return len(words) > 4 and all(map(label_lines.NUMBER.fullmatch, words))
 
 
 class Labels:
@@ -131,14 +160,20 @@ def _key(path: Path) -> str:
 def _names(folder: Path, settings: Mapping[str, Any], report: Report) -> list[str]:
     """Returns the classes by their numbers, "" for an empty line, which keeps its number.
 
-    Raises UserError if no file names the classes, or two files contradict each other.
+    Raises UserError if no file names the classes, or two files contradict each other; a data.yaml beside `settings`
+    counts only in a folder of pictures or labels.
     """
     lists = {}
-    if settings.get("names") not in (None, ""):
-        path = Path(settings["path of this file"])
-        lists[path] = _of_settings(path, settings)
+    for content in (settings, *_all_settings(folder, _SETTINGS)):
+        if content.get("names") not in (None, ""):
+            path = Path(content["path of this file"])
+            if content is settings:
+                lists[path] = _of_settings(path, content)
+            elif path not in lists and _holds_pictures(path.parent):
+                with contextlib.suppress(UserError):
+                    lists[path] = _of_settings(path, content)
     for path in _files(folder, lambda path: path.name in (*_LISTS, _NOTES)):
-        names = _of_notes(path) if path.name == _NOTES else text_files.read(path)
+        names = _of_notes(path) if path.name == _NOTES else _numbered(text_files.read(path))
         if names:
             lists[path] = names
     if not lists:
@@ -158,6 +193,23 @@ def _names(folder: Path, settings: Mapping[str, Any], report: Report) -> list[st
     return names
 
 
+def _holds_pictures(place: Path) -> bool:
+    """Whether pictures, labels or a folder of these lie directly in a folder."""
+    return any(
+        path.suffix.lower() in pictures.SUFFIXES
+        or path.name.lower() in (*_IMAGES, "labels")
+        or (path.suffix.lower() == ".txt" and _is_label(path))
+        for path in place.iterdir()
+    )
+
+
+def _numbered(lines: Sequence[str]) -> Sequence[str]:
+    """Returns the classes of lines such as "1: dog" by their numbers, if these are 0, 1, ...; else the lines."""
+    matches = [re.fullmatch(r"\s*(\d+)(?:\s*[:,]\s*|\s+)(\S.*)", line) for line in lines if line.strip()]
+    names = {int(one[1]): one[2] for one in matches if one}
+    return [names[number] for number in sorted(names)] if {*names} == {*range(len(matches))} else lines
+
+
 def _of_notes(path: Path) -> list[str]:
     """Returns the classes of Label Studio's notes.json; [] if it has none."""
     try:
@@ -169,28 +221,39 @@ def _of_notes(path: Path) -> list[str]:
 
 
 def _files(folder: Path, accepts: Callable[[Path], bool]) -> list[Path]:
-    """Returns the accepted files of a folder, the nearest first; then its parent's, if its name is a split's."""
+    """Returns the accepted files of a folder, the nearest first.
+
+    If the folder is named after a split, the accepted files of its parent follow.
+    """
     inside = sorted(filter(accepts, folder_conversion.files(folder)), key=lambda path: len(path.parts))
     outside = folder.absolute().parent.iterdir() if split_names.of_folder(folder.absolute().name) else ()
     return [*inside, *filter(accepts, sorted(outside))]
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """Returns the content of data.yaml and the like as texts, with "path of this file"; {} if there is none."""
-    paths = _files(folder, lambda path: path.suffix in (".yaml", ".yml"))
+def _all_settings(folder: Path, names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yields the contents of data.yaml and the like as texts, with "path of this file"; data.yaml first.
+
+    `names` are the only names of such files, by default any.
+
+    Raises UserError if a file cannot be read and none before it can.
+    """
+    used = False
+    paths = _files(
+        folder, lambda path: path.suffix in (".yaml", ".yml") and path.name in (names or [path.name])
+    )
     for path in sorted(paths, key=lambda path: path.name not in _SETTINGS):
         try:
             # All values are texts: YAML would make True of a class "yes".
             content = yaml.load("\n".join(text_files.read(path)), Loader=yaml.BaseLoader)
         except (yaml.YAMLError, RecursionError, ValueError, UserError) as error:
-            if path.name not in _SETTINGS:
+            if used or path.name not in _SETTINGS:
                 continue  # Another program's, such as a deployment of several documents.
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{path}: no YAML ({' '.join(str(error).split())[:80]}); correct it") from error
         if isinstance(content, dict) and (path.name in _SETTINGS or "names" in content):
-            return {**content, "path of this file": str(path)}
-    return {}
+            used = True
+            yield {**content, "path of this file": str(path)}
 
 
 def _of_settings(path: Path, content: Mapping[str, Any]) -> list[str]:
@@ -214,12 +277,13 @@ class _Reader:
     def __init__(self, names: Sequence[str], labels: Labels, report: Report):
         self._names, self._labels, self._report = names, labels, report
 
-    def read(self, folder: Path, program: str = "") -> Source:
-        """Returns the annotations of the pictures in a folder; `program` is one of `label_lines`, "" for YOLO.
+    def read(self, folder: Path, program: str = "", listed: Collection[str] = ()) -> Source:
+        """Returns the annotations of the pictures in a folder.
 
-        Raises UserError if the classes are counted from 1, or `label_lines.Layout` refuses the lines.
+        Raises UserError if the classes are counted from 1, or `label_lines.Layout` refuses the lines. `program` is one
+        of `label_lines`, "" for YOLO. Pictures of lists, `listed`, count even in a folder without labels.
         """
-        files, rows = self._lines(folder), []
+        files, rows = self._lines(folder, listed), []
         for _, lines in files:
             rows += [(place, words) for place, words in lines or () if words]
         layout = None if program else label_lines.Layout(rows, str(folder), self._report)
@@ -229,17 +293,17 @@ class _Reader:
             if lines is None:
                 report.change(NO_LABELS, str(picture))
                 report.lost.add(NO_LABELS)
-            if layout:
-                builder.read(lines or (), lambda words: layout.read(words, self._names), report)
-            else:
-                builder.read(lines or (), lambda words: label_lines.named(program, words), report)
+            of_yolo = layout and functools.partial(layout.read, names=self._names)
+            builder.read(lines or (), of_yolo or label_lines.NAMED[program][1], report)
         for path in self._labels.unused(near=folder):
             if path.is_relative_to(folder) or not any(p.lower() == "labels" for p in path.parts):
                 report.skip("a file of labels without a picture", str(path), lost=True)
         self._check(folder, {words[0] for _, words in rows})
         return Source(builder.content(self._names), folder, str(folder), fractions=not program)
 
-    def _lines(self, folder: Path) -> list[tuple[Path, list[tuple[str, list[str]]] | None]]:
+    def _lines(
+        self, folder: Path, listed: Collection[str]
+    ) -> list[tuple[Path, list[tuple[str, list[str]]] | None]]:
         """Returns (picture, (place, words) of each line, None without labels) of the pictures that can be used."""
         files = []
         for picture in _pictures(folder):
@@ -250,15 +314,24 @@ class _Reader:
                 self._report.leave_out("its labels cannot be read", str(path), str(error))
                 continue
             numbered = ((number, label_lines.words_of(line)) for number, line in enumerate(lines, 1))
-            found = [(f"{path}: line {number}", words) for number, words in numbered if words]
-            files.append((picture, found if path else None))
-        return files
+            rows = [(f"{path}: line {number}", words) for number, words in numbered if words]
+            files.append((picture, rows if path else None))
+        places = {picture.parent for picture, rows in files if rows is not None}
+        readable = []
+        for picture, rows in files:
+            if picture.parent in places or picture.relative_to(folder).as_posix() in listed:
+                readable.append((picture, rows))
+            else:
+                self._report.suspect(NO_LABELS_BESIDE, str(picture))
+        return readable
 
     def _check(self, folder: Path, numbers: set[str]) -> None:
         count = len(self._names)
-        if str(count) in numbers and "0" not in numbers and numbers <= {str(n) for n in range(1, count + 1)}:
+        used = {float(number) for number in numbers if label_lines.NUMBER.fullmatch(number)}
+        if label_lines.are_shifted(used, {*map(float, range(count))}, steps=[-1]):
             raise UserError(
-                f"{folder}: the labels' classes are {min(numbers)} to {count}, of {count} names; YOLO counts from 0"
+                f"{folder}: the labels' classes are {min(used):g} to {max(used):g}, of {count} names; "
+                "YOLO counts from 0"
             )
 
 

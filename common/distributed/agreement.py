@@ -17,6 +17,8 @@ _NOTHING, _WAIT, _REASON, _SUCCESS = range(4)
 _NEVER = 1 << 62
 _CHUNK = 7  # Bytes of a text in one exchange of a 64-bit integer.
 _SHOWN = 80  # Characters of a value in a message.
+_LEAVE_SECONDS = 1.0  # Process 0 leaves last: PJRT's service runs in it, and the others abort without that.
+_REFUSAL = "refusal"  # The only fact of a process that does not start.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +47,16 @@ class Agreement:
         if self.alone:
             return
         text = json.dumps(facts, sort_keys=True)
-        own = int.from_bytes(hashlib.sha256(text.encode()).digest()[:_CHUNK], "big")
-        other = self._max(self._rank if own != self._max(0 if self._rank else own) else 0)
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:_CHUNK], "big")
+        other = self._max(self._rank if digest != self._max(0 if self._rank else digest) else 0)
         if not other:
             return
         first, theirs = (json.loads(self._text(text, rank)) for rank in (0, other))
+        if not self._rank:
+            time.sleep(_LEAVE_SECONDS)
+        for rank, side in ((0, first), (other, theirs)):
+            if _REFUSAL in side:
+                raise UserError(f"rank {rank} does not start: {side[_REFUSAL]}")
         names = [name for name in {**first, **theirs} if first.get(name) != theirs.get(name)]
         more = f" (and {len(names) - 1} more: {', '.join(names[1:4])})" if names[1:] else ""
         values = [
@@ -57,6 +64,15 @@ class Agreement:
             for rank, side in ((0, first), (other, theirs))
         ]
         raise UserError(f"{names[0]} differs: {', '.join(values)}{more}; {fix}")
+
+    def refuse(self, reason: str) -> None:
+        """Says, in the place of `same`, why this process does not start.
+
+        Raises UserError in every process, unless all refuse alike.
+        """
+        self.same({_REFUSAL: reason})
+        if not self._rank:
+            time.sleep(_LEAVE_SECONDS)
 
     def equal(self, values: Sequence[int]) -> bool:
         """Whether all values of all processes are equal."""

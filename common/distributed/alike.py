@@ -16,6 +16,7 @@ from common.files import ROOT
 _STEERING = ("XLA_FLAGS", "TF_DETERMINISTIC_OPS", "TF_ENABLE_ONEDNN_OPTS", "NVIDIA_TF32_OVERRIDE")
 _PACKAGES = ("tensorflow", "tf-keras", "jax", "numpy", "horovod")
 _BLOCK = 1 << 16
+_MOST_READ = 1 << 30  # Bytes, which a disk reads in seconds.
 
 
 def of_config(values: Mapping[str, Any], path: str = "config") -> dict[str, str]:
@@ -57,24 +58,28 @@ def of_files(folder: str | os.PathLike, blocks: int) -> str:
 
     Args:
       folder: the folder, or an object store's address.
-      blocks: of each file, this many blocks of 64 KB, evenly spaced, count too.
+      blocks: of each file, this many blocks of 64 KB, evenly spaced, count too; of some files, where all would be more
+        than `_MOST_READ` bytes.
 
-    Raises UserError if the folder does not exist.
+    Raises UserError if there is no such folder, or no file in it.
     """
     if "://" in str(folder):  # An object store, which every process reaches by the same name.
         return str(folder)
-    root, digest, total, count = pathlib.Path(folder), hashlib.sha256(), 0, 0
-    if not root.is_dir():
-        raise UserError(f"--data_dir={folder}: there is no such folder; give the folder of the data")
-    for path in sorted(p for p in root.rglob("*") if p.is_file()):
-        name = path.relative_to(root)
-        if any(part.startswith(".") for part in name.parts):
-            continue
-        size = path.stat().st_size
-        count, total = count + 1, total + size
+    root, digest = pathlib.Path(folder), hashlib.sha256()
+    names = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    visible = sorted(name for name in names if not any(part.startswith(".") for part in name.parts))
+    sizes = {name: (root / name).stat().st_size for name in visible}
+    if not sizes:
+        raise UserError(
+            f"--data_dir={folder}: there is no such folder, or no file in it; give the folder of the data"
+        )
+    every = 1 + sum(min(size, blocks * _BLOCK) for size in sizes.values()) // _MOST_READ
+    for i, (name, size) in enumerate(sizes.items()):
         digest.update(f"{name}\0{size}\0".encode())
-        _sample(path, size, blocks, digest)
-    return f"{count:,} files of {total / 1e9:,.3f} GB ({digest.hexdigest()[:12]})"
+        if i % every == 0:
+            _sample(root / name, size, blocks, digest)
+    total = sum(sizes.values())
+    return f"{len(sizes):,} files of {total / 1e9:,.3f} GB ({digest.hexdigest()[:12]})"
 
 
 def _sample(path: pathlib.Path, size: int, blocks: int, digest: Any) -> None:

@@ -16,7 +16,7 @@ def zeros(shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
     return tf.experimental.dlpack.from_dlpack(np.zeros(shape, dtype.as_numpy_dtype).__dlpack__())
 
 
-def made(make: Make, arguments: dict[str, Any]) -> tf.Variable | None:
+def without_value(make: Make, arguments: dict[str, Any]) -> tf.Variable | None:
     """Makes a variable with untouched zeros in place of its initial value.
 
     Returns None, and makes nothing, if `arguments` do not state the shape and a function for the value.
@@ -31,10 +31,10 @@ def made(make: Make, arguments: dict[str, Any]) -> tf.Variable | None:
 
 
 def scope() -> AbstractContextManager[Any]:
-    """Context in which variables get no values, where `made` can: for programs that are lowered and not run."""
+    """Context in which variables get no values, where `without_value` can: for programs only lowered."""
 
     def create(make: Make, **arguments: Any) -> tf.Variable:
-        variable = made(make, arguments)
+        variable = without_value(make, arguments)
         return make(**arguments) if variable is None else variable
 
     return tf.variable_creator_scope(create)

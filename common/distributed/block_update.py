@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
+from common.distributed.shard_layout import WeightShard
 from common.distributed.sharded_update import ShardedUpdate
-from common.distributed.weight_shards import WeightShard
 
 # The last two dimensions of an array in a TPU's memory are padded to multiples of these (32-bit elements).
 _TILE = (8, 128)
@@ -53,7 +53,7 @@ class Grid:
         strides = [math.prod(self.counts[i + 1 :]) for i in range(len(self.counts))]
         return [replica // stride % count for stride, count in zip(strides, self.counts, strict=True)]
 
-    def own(self, replica: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    def slices_of(self, replica: int) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """Returns where a replica's own elements lie: (slices of the weight, slices of the block)."""
         inside, there = [], []
         for place, size, length in zip(self.cell(replica), self.shape, self.block, strict=True):
@@ -77,10 +77,10 @@ def grid(shape: tuple[int, ...], replicas: int, rows_only: bool = False) -> Grid
     """
     if rows_only:
         return Grid(shape, (replicas, *[1] * (len(shape) - 1)))
-    found = [Grid(shape, counts) for counts in _factors(replicas, len(shape))]
-    most = _SLACK * min(math.prod(g.block) for g in found)
-    found = [g for g in found if math.prod(g.block) <= most]
-    return min(found, key=lambda g: (_padded(g.block), math.prod(g.block), [-count for count in g.counts]))
+    grids = [Grid(shape, counts) for counts in _factors(replicas, len(shape))]
+    most = _SLACK * min(math.prod(g.block) for g in grids)
+    grids = [g for g in grids if math.prod(g.block) <= most]
+    return min(grids, key=lambda g: (_padded(g.block), math.prod(g.block), [-count for count in g.counts]))
 
 
 def _viewed(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ class BlockShard(WeightShard):
                 block = tf.where(tf.reshape(owned, along), block, tf.zeros([], block.dtype))
         return block
 
-    def own(self, weights: Sequence[tf.Variable], part: tf.Tensor | int, replicas: Replicas) -> tf.Tensor:
+    def part_of(self, weights: Sequence[tf.Variable], part: tf.Tensor | int, replicas: Replicas) -> tf.Tensor:
         return self.cut(weights[self.members[0]].read_value(), replicas)
 
     def slot_values(self, shards: np.ndarray) -> list[np.ndarray]:
@@ -142,7 +142,7 @@ class BlockShard(WeightShard):
             return super().slot_values(shards)
         whole = np.zeros(self.grid.shape, shards.dtype)
         for replica, block in enumerate(shards):
-            inside, there = self.grid.own(replica)
+            inside, there = self.grid.slices_of(replica)
             whole[inside] = block[there]
         return [whole.reshape(self.shapes[0])]
 
@@ -151,7 +151,7 @@ class BlockShard(WeightShard):
             return super().slot_parts(values, shape)
         blocks = np.zeros([self.replicas, *self.grid.block], values[0].dtype)
         for replica, block in enumerate(blocks):
-            inside, there = self.grid.own(replica)
+            inside, there = self.grid.slices_of(replica)
             block[there] = values[0].reshape(self.grid.shape)[inside]
         return blocks
 

@@ -133,8 +133,8 @@ def scatter(replicas: Replicas, whole: tf.Tensor, plan: Route, wire: str) -> tf.
     if replicas.num_replicas == 1:
         return whole
     for groups in plan.stages:
-        sent = tf.cast(whole, tf.bfloat16) if wire == "bf16_sum" else whole
-        whole = tf.cast(replicas.reduce_scatter(sent, groups=groups), whole.dtype)
+        payload = tf.cast(whole, tf.bfloat16) if wire == "bf16_sum" else whole
+        whole = tf.cast(replicas.reduce_scatter(payload, groups=groups), whole.dtype)
     return whole
 
 

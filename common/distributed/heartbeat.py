@@ -19,12 +19,18 @@ from typing import Any
 VARIABLE = "LAUNCH_PIPE"
 # The launcher's --grace_seconds: how long a process has to save and end after it was told to.
 GRACE_VARIABLE = "LAUNCH_GRACE_SECONDS"
+# The backend of a run on several hosts, whose other processes wait for one that refuses to start.
+BACKEND_VARIABLE = "LAUNCH_BACKEND"
 BEAT_SECONDS = 0.5
 # A process without its launcher stops itself: at the next step, or after the grace, by default this long, at once.
 ORPHAN_SECONDS = 15.0
 SAVES = "saves a checkpoint"  # A phase.
+# What stops a run: a terminal sends SIGINT, SIGHUP and SIGQUIT; a scheduler or a container SIGTERM or, if its user asks
+# for it, SIGUSR1.
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
 # Makes a process with a launcher print the stacks of its Python threads.
-STACKS = signal.SIGQUIT
+STACKS = signal.SIGUSR2
+SCRATCH = "timetotrain-launch-"  # The name of a launcher's folder for temporary files begins so.
 # Bytes of the longest text in a message: writes shorter than PIPE_BUF (4096 bytes on Linux) are whole or fail.
 LONGEST = 2000
 
@@ -38,9 +44,11 @@ class Link:
         self.own_seconds: Mapping[str, float] | None = None
         self.phase = self.part = ""
         self.waits = False
+        self._backend = ""
 
     def start(self) -> None:
         """Starts the heartbeat if a launcher listens; removes the pipe from the environment of child processes."""
+        self._backend = os.environ.pop(BACKEND_VARIABLE, "")
         number = os.environ.pop(VARIABLE, "")
         if not number.isdecimal() or not _is_pipe(int(number)):
             return
@@ -50,6 +58,11 @@ class Link:
         self._grace = float(os.environ.pop(GRACE_VARIABLE, ORPHAN_SECONDS))
         faulthandler.register(STACKS, all_threads=True)
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+
+    def take_backend(self) -> str:
+        """Returns, once, the backend by which the other hosts wait for a refusal of this process; "" if none does."""
+        backend, self._backend = self._backend, ""
+        return backend
 
     def send(self, **facts: Any) -> bool:
         """Sends facts to the launcher (`timetotrain/launch/watch/` reads them); False if none was sent."""
@@ -119,4 +132,4 @@ def _is_pipe(number: int) -> bool:
 
 _LINK = Link()
 start, send, at_step, step, phase = _LINK.start, _LINK.send, _LINK.at_step, _LINK.last_step, _LINK.in_phase
-waits_for_others = _LINK.waits_for_others
+waits_for_others, take_backend = _LINK.waits_for_others, _LINK.take_backend

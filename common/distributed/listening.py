@@ -1,5 +1,6 @@
 """Chooses the address that a process's servers listen on, and reads from the kernel which they listen on."""
 
+import concurrent.futures
 import contextlib
 import ipaddress
 import os
@@ -10,11 +11,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from common.errors import UserError
+from common.errors import NoAnswerError, UserError
 
 # The launcher's --allow_public sets it.
 ALLOWED = "TIMETOTRAIN_ALLOW_PUBLIC"
 LOOPBACK = "127.0.0.1"
+LOCALHOST = "localhost"  # Always this host (RFC 6761); a container without /etc/hosts does not find it.
 # As long as the processes wait for each other (replicas/cluster.py): a cluster's names may come with its hosts.
 NAME_SECONDS = 120.0
 # A host that lost its first packet answers the second, after a second (RFC 6298).
@@ -22,7 +24,7 @@ SILENT_SECONDS = 3.0
 _LISTENS = "0A"  # TCP_LISTEN in Linux's include/net/tcp_states.h.
 
 
-def own_address(hosts: Sequence[str], index: int) -> str:
+def local_address(hosts: Sequence[str], index: int) -> str:
     """Returns the address by which this process and the others reach each other; LOOPBACK if all names are loopback.
 
     The kernel's route decides, not the name of this host: Debian's /etc/hosts gives a host's own name 127.0.1.1.
@@ -39,10 +41,9 @@ def own_address(hosts: Sequence[str], index: int) -> str:
     deadline = time.monotonic() + NAME_SECONDS
     while not (address := next(filter(None, map(route, others or hosts)), "")):
         if time.monotonic() >= deadline:
-            raise UserError(
+            raise NoAnswerError(
                 f"{', '.join((others or hosts)[:3])}: no such host, or no way to it, within {NAME_SECONDS:.0f} s; "
-                "check the names (--hosts, TF_CONFIG) and the network",
-                75,  # EX_TEMPFAIL: the launcher may try again.
+                "check the names (--hosts, TF_CONFIG) and the network"
             )
         time.sleep(1)
     if ipaddress.ip_address(address.partition("%")[0]).is_global and not os.environ.get(ALLOWED):
@@ -54,17 +55,19 @@ def own_address(hosts: Sequence[str], index: int) -> str:
 
 
 def names_from_here(hosts: Sequence[str], index: int) -> list[str]:
-    """Returns the hosts as this one, `hosts[index]`, can reach them: itself by its address where its name is loopback.
+    """Returns the hosts as this one, `hosts[index]`, can reach them: itself by address if need be.
 
-    Debian's installer gives a host's own name 127.0.1.1, where no server of a run on several hosts listens.
+    Debian's installer gives a host's own name 127.0.1.1, where no server of a run on several hosts listens. A
+    host whose name only the others know does not find itself either.
 
-    Raises what `own_address` raises.
+    Raises what `local_address` raises.
     """
-    own = hosts[index]
-    if not _is_loopback(own) or all(map(_is_loopback, hosts)):
-        return list(hosts)
-    address = own_address(hosts, index)
-    return [address if host == own else host for host in hosts]
+    hosts = [LOOPBACK if host == LOCALHOST else host for host in hosts]
+    name = hosts[index]
+    if (route(name) and not _is_loopback(name)) or all(map(_is_loopback, hosts)):
+        return hosts
+    address = local_address(hosts, index)
+    return [address if host == name else host for host in hosts]
 
 
 def route(host: str) -> str:
@@ -78,6 +81,8 @@ def route(host: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
+    if host == LOCALHOST:
+        return True
     with contextlib.suppress(OSError):
         return ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
     return False
@@ -85,15 +90,17 @@ def _is_loopback(host: str) -> bool:
 
 def silent(hosts: Iterable[str], port: int) -> list[str]:
     """Returns the hosts that neither accept nor refuse a connection: their machine or the network to it is down."""
-    lost = []
-    for host in hosts:
+
+    def answers(host: str) -> bool:
         try:
             socket.create_connection((host, port), SILENT_SECONDS).close()
-        except ConnectionRefusedError:
-            continue
-        except OSError:
-            lost.append(host)
-    return lost
+            return True
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
+
+    hosts = list(hosts)
+    with concurrent.futures.ThreadPoolExecutor(max(len(hosts), 1)) as pool:
+        return [host for host, answered in zip(hosts, pool.map(answers, hosts)) if not answered]
 
 
 class Listener(NamedTuple):

@@ -101,8 +101,8 @@ class OnDevices:
         places = [order.index(i) for i in range(len(results))]
         self._in_order = operator.itemgetter(*places) if len(places) > 1 else tuple
 
-        def replica(*own: Any) -> list[Any]:
-            results = function(*(x.reshape(x.shape[1:]) for x in own))
+        def replica(*shards: Any) -> list[Any]:
+            results = function(*(x.reshape(x.shape[1:]) for x in shards))
             return [results[i].reshape(1, *results[i].shape) for i in order]
 
         sharding, specs = placement.sharding, {"in_specs": placement.spec, "out_specs": placement.spec}

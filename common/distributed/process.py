@@ -26,7 +26,7 @@ class Process:
         return f"rank {self.index}: " if self.index else ""
 
 
-def here() -> Process:
+def current() -> Process:
     """Returns this process as the environment describes it, or as the only process; the configuration is not read."""
     try:
         if "HOROVOD_RANK" in os.environ:
@@ -41,7 +41,7 @@ def here() -> Process:
 
 def print_once(line: str) -> None:
     """Prints a line to standard error, in the first process only: all processes check the same data."""
-    if here().main:
+    if current().main:
         print(line, file=sys.stderr)
 
 
@@ -57,7 +57,7 @@ def place(config: RunConfig) -> Process:
         return Process()
     if variable not in os.environ:
         raise no_launcher(config.replicas)
-    return here()
+    return current()
 
 
 def no_launcher(backend: str) -> UserError:

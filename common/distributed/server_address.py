@@ -32,20 +32,20 @@ class _LinkMap(ctypes.Structure):
     _fields_ = [("base", ctypes.c_uint64), ("name", ctypes.c_char_p), ("dynamic", ctypes.c_uint64)]
 
 
-def sockaddr(given: bytes, address: str) -> bytes:
-    """Returns a sockaddr of the same family and port with `address` in place of a wildcard; `given` if it is none.
+def sockaddr(original: bytes, address: str) -> bytes:
+    """Returns a sockaddr of the same family and port with `address` in place of a wildcard; `original` if it is none.
 
     An IPv4 socket cannot have an IPv6 address: it gets the loopback, so that it is open to nobody.
     """
-    (family,) = struct.unpack_from("=H", given)
+    (family,) = struct.unpack_from("=H", original)
     target = ipaddress.ip_address(address.partition("%")[0])
-    if family == socket.AF_INET and given[4:8] == bytes(4):
+    if family == socket.AF_INET and original[4:8] == bytes(4):
         packed = target.packed if target.version == 4 else socket.inet_aton(listening.LOOPBACK)
-        return given[:4] + packed + given[8:]
-    if family == socket.AF_INET6 and given[8:24] in (bytes(16), bytes(10) + b"\xff\xff" + bytes(4)):
+        return original[:4] + packed + original[8:]
+    if family == socket.AF_INET6 and original[8:24] in (bytes(16), bytes(10) + b"\xff\xff" + bytes(4)):
         mapped = target.packed if target.version == 6 else bytes(10) + b"\xff\xff" + target.packed
-        return given[:8] + mapped + given[24:]
-    return given
+        return original[:8] + mapped + original[24:]
+    return original
 
 
 @contextlib.contextmanager
@@ -77,8 +77,8 @@ def bound_to(address: str, port: int, libraries: Sequence[str]) -> Iterator[None
     finally:
         for slot, value in zip(slots, before):
             _set(libc, slot, value)
-    shown = [each.address for each in listening.listeners() if each.port == port]
-    if any(ipaddress.ip_address(each).is_unspecified for each in shown) and not os.environ.get(
+    addresses = [each.address for each in listening.listeners() if each.port == port]
+    if any(ipaddress.ip_address(each).is_unspecified for each in addresses) and not os.environ.get(
         listening.ALLOWED
     ):
         raise UserError(

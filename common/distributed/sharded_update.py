@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import flatten
-from common.distributed.weight_shards import WeightShard
+from common.distributed.shard_layout import WeightShard
 from common.distributed.weight_update import WeightUpdate, rate_of
 from common.optim import optimizers
 from common.optim.optimizers import WeightState
@@ -92,15 +92,15 @@ class ShardedUpdate(WeightUpdate):
         summed = self._scattered(gradients)
         rule = self._config.optimizer
         summed = optimizers.clipped(summed, rule.clip_norm, self._replicas.all_reduce, rule.clip_epsilon)
-        weights = self._own_weights()
+        weights = self._local_weights()
         norms = self._norms(weights, summed, rate, step)
         new, after = self._updated(weights, summed, norms, rate, step)
-        written = []
+        updated = []
         for slots, values in zip(self.slots, after, strict=True):
             for name, value in values.items():
                 slots[name].assign(value)
-                written.append(value)
-        return [*written, *self._gathered(new)]
+                updated.append(value)
+        return [*updated, *self._gathered(new)]
 
     def _updated(
         self,
@@ -139,9 +139,9 @@ class ShardedUpdate(WeightUpdate):
         parts = tf.split(own_part, sizes) if len(sizes) > 1 else [own_part]
         return [tf.reshape(part, shard.shape) for part, shard in zip(parts, bucket, strict=True)]
 
-    def _own_weights(self) -> list[tf.Tensor]:
+    def _local_weights(self) -> list[tf.Tensor]:
         part = self._part(self._replicas.replica_id())
-        return [shard.own(self._weights, part, self._replicas) for shard in self._all_shards()]
+        return [shard.part_of(self._weights, part, self._replicas) for shard in self._all_shards()]
 
     def _norms(
         self, weights: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor
@@ -164,10 +164,10 @@ class ShardedUpdate(WeightUpdate):
 
     def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-gathers the new weights from all shards' parts and writes them."""
-        written, parts = [], iter(new)
+        values, parts = [], iter(new)
         for bucket in self._buckets:
-            written += self._gather(bucket, [next(parts) for _ in bucket])
-        return written
+            values += self._gather(bucket, [next(parts) for _ in bucket])
+        return values
 
     def _gather(self, bucket: Sequence[WeightShard], new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """All-gathers a bucket's new weights, always in full precision, and writes them."""

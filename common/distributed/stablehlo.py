@@ -73,14 +73,14 @@ def with_channels(text: str) -> str:
     """
     numbers = itertools.count(1)
 
-    def with_channel(found: re.Match) -> str:
-        devices = "use_global_device_ids, " if found[2] in _SAY_DEVICES else ""
-        return f"{found[1]}channel_handle = #stablehlo.channel_handle<handle = {next(numbers)}, type = 1>, {devices}"
+    def with_channel(match: re.Match) -> str:
+        devices = "use_global_device_ids, " if match[2] in _SAY_DEVICES else ""
+        return f"{match[1]}channel_handle = #stablehlo.channel_handle<handle = {next(numbers)}, type = 1>, {devices}"
 
     return _COLLECTIVE.sub(with_channel, text)
 
 
-def lower(function: Callable, batch: Any, name: str, asked: str = "--export") -> Lowered:
+def lower(function: Callable, batch: Any, name: str, flag: str = "--export") -> Lowered:
     """Traces `function`, a tf.function with jit_compile, with `batch` and lowers it.
 
     Raises UserError if XLA cannot compile it; the message names the operation.
@@ -88,26 +88,26 @@ def lower(function: Callable, batch: Any, name: str, asked: str = "--export") ->
     Args:
       function, batch: the function to trace, and its only argument.
       name: the program's name in errors.
-      asked: the flag that requested the lowering, for errors.
+      flag: the flag that requested the lowering, for errors.
     """
     try:
         traced = function.get_concrete_function(batch)
         text = function.experimental_get_compiler_ir(batch)(stage="stablehlo")
     except (tf.errors.OpError, ValueError, NotImplementedError, TypeError) as error:
-        raise UserError(f"{asked}: XLA cannot compile the {name}: {_reason(error)}") from error
+        raise UserError(f"{flag}: XLA cannot compile the {name}: {_reason(error)}") from error
     aliases, text = stablehlo_text.aliases(text), stablehlo_text.portable(text)
     if stablehlo_text.has_unknown_sizes(text):
-        raise UserError(f"{asked}: the {name} holds tensors of unknown size; give the network fixed shapes")
+        raise UserError(f"{flag}: the {name} holds tensors of unknown size; give the network fixed shapes")
     arguments, results = (
         [(list(shape), DTYPES[kind]) for shape, kind in part] for part in stablehlo_text.signature(text)
     )
     captured = list(traced.captured_inputs)
     returned = traced.structured_outputs
-    given, returned_count = len(tf.nest.flatten(batch)), len(tf.nest.flatten(returned))
-    if (len(arguments), len(results)) != (given + len(captured), returned_count + len(aliases)):
+    argument_count, returned_count = len(tf.nest.flatten(batch)), len(tf.nest.flatten(returned))
+    if (len(arguments), len(results)) != (argument_count + len(captured), returned_count + len(aliases)):
         raise UserError(
-            f"{asked}: TensorFlow lowered the {name} with {len(arguments)} arguments and {len(results)} results, "
-            f"{given + len(captured)} and {returned_count + len(aliases)} were expected"
+            f"{flag}: TensorFlow lowered the {name} with {len(arguments)} arguments and {len(results)} results, "
+            f"{argument_count + len(captured)} and {returned_count + len(aliases)} were expected"
         )
     return Lowered(text, arguments, results, aliases, captured, returned)
 

@@ -24,9 +24,6 @@ from tensorflow.python.distribute.values import PerReplica
 # which tf.custom_gradient would search the graph behind the result, for minutes.
 from tensorflow.python.eager import context, record
 
-# A variable with a shape and no value, so that describing the largest network takes no memory.
-from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
-
 # The TPU's collectives over groups of replicas: its strategy has only sums over all.
 from tensorflow.python.tpu.ops import tpu_ops
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import Replicas
@@ -24,7 +24,7 @@ def rate_of(config: RunConfig, is_bias: bool, rate: tf.Tensor, step: tf.Tensor) 
     if not (is_bias and optimizer.one_warmup_delta):
         return rate
     factor = optimizer.bias_gradient_factor
-    length = config.schedule.warmup_length(Clock.of(config).steps_per_epoch) - config.schedule.first_step
+    length = config.schedule.warmup_length(RunLength.of(config).steps_per_epoch) - config.schedule.first_step
     warming = tf.cast(step, tf.float32) < length
     return tf.where(warming, rate + (factor - 1) * optimizer.base_learning_rate, factor * rate)
 
@@ -135,7 +135,7 @@ class WholeUpdate(WeightUpdate):
         gradients = gradient_sum.sum_gradients(self._replicas, gradients, self._config.communication)
         optimizer = self._config.optimizer
         gradients = optimizers.clipped(gradients, optimizer.clip_norm, epsilon=optimizer.clip_epsilon)
-        written = [
+        updated = [
             fused_kernels.apply(
                 optimizer,
                 WeightState(weight, gradient, slots, self._rate(i, rate, step), step, segments),
@@ -149,7 +149,7 @@ class WholeUpdate(WeightUpdate):
         values = self._updated([gradients[i] for i in rest], rate, step)
         variables = [v for i in rest for v in (self._weights[i], *self.slots[i].values())]
         self._replicas.assign(variables, values)
-        return [*written, *values]
+        return [*updated, *values]
 
     def _updated(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> list[tf.Tensor]:
         """Returns the new value of each weight that no kernel updates, each followed by its slots' values."""
@@ -163,8 +163,8 @@ class WholeUpdate(WeightUpdate):
         return values
 
     def _rate(self, i: int, rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        own = rate_of(self._config, self._segments[i].kind == "bias", rate, step)
-        return tf.cast(own, self._weights[i].dtype)
+        value = rate_of(self._config, self._segments[i].kind == "bias", rate, step)
+        return tf.cast(value, self._weights[i].dtype)
 
     @property
     def slot_shapes(self) -> list[dict[str, tuple[int, ...]]]:

@@ -52,10 +52,10 @@ def continued(
     for _ in range(sampling.tokens if live else 0):
         batch = np.full([len(live), codec.length], -1, np.int32)
         for line, i in zip(batch, live):
-            seen = rows[i][-codec.length :]
-            line[: len(seen)] = seen
+            context = rows[i][-codec.length :]
+            line[: len(context)] = context
         for i, scores in zip(live, network(batch)["scores"]):
-            rows[i].append(_chosen(scores, sampling.temperature, draws[i]))
+            rows[i].append(_sample(scores, sampling.temperature, draws[i]))
     ends = [codec.decode(row[start:]) for row, start in zip(rows, starts)]
     return [
         {"continuation": end} if row else {"error": "the text has no token; write some"}
@@ -63,7 +63,7 @@ def continued(
     ]
 
 
-def _chosen(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
+def _sample(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
     """Returns a token drawn with probabilities in proportion to exp(scores / temperature), by Gumbel's method."""
     if temperature > 0:
         scores = scores.astype(np.float64) / temperature + rng.gumbel(size=scores.shape)

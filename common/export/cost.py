@@ -85,6 +85,6 @@ def _totals(name: str, functions: Mapping[str, Sequence[Operation]]) -> list[int
     return [flops, moved, convolutions, products, in_loops]
 
 
-def _bytes(found: Type) -> int:
-    shape, kind = found
+def _bytes(tensor: Type) -> int:
+    shape, kind = tensor
     return math.prod(shape) * element_bytes(kind)

@@ -64,8 +64,8 @@ def saved_model(trained: Trained, folder: pathlib.Path) -> None:
     signature = module.answer.get_concrete_function()
     # Only variables that the graph reads: no optimizer slots and no per-replica moments.
     module.weights, module.resources = list(trained.weights().values()), list(serving.resources)
-    read, kept = {id(x) for x in signature.captured_inputs}, {id(v) for v in module.weights}
-    module.others = [v for v in trained.model.variables if id(v.handle) in read and id(v) not in kept]
+    read, weights = {id(x) for x in signature.captured_inputs}, {id(v) for v in module.weights}
+    module.others = [v for v in trained.model.variables if id(v.handle) in read and id(v) not in weights]
     tf.saved_model.save(module, os.fspath(folder), {"serving_default": signature})
     extra = folder / EXTRA
     about = {**trained.about(), WEIGHTS: list(trained.weights())}

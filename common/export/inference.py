@@ -18,6 +18,7 @@ from common.export import saved_graph, trained
 from common.export.continuation import GREEDY, Sampling, continued
 from common.export.formats import ABOUT, EXTRA, LENGTH, WITH_CODEC
 from common.export.trained import STRANGER, Trust
+from common.text import sentences
 from common.train.serving import Codec, Reading
 from common.untrusted import parsed, read_plain
 
@@ -55,7 +56,7 @@ class Network:
 
     def __post_init__(self):
         self.seconds: list[tuple[float, int]] = []
-        self._seen: set[tuple[int, ...]] = set()
+        self._shapes: set[tuple[int, ...]] = set()
 
     def __call__(
         self, values: np.ndarray, passing: tuple[type[Exception], ...] = ()
@@ -68,17 +69,17 @@ class Network:
         with one_line(f"{self.path}: cannot answer", "get a good copy, or give fewer files", passing):
             outputs = {name: np.asarray(value) for name, value in self.call(values).items()}
         # The first call of a shape also traces or compiles.
-        if values.shape in self._seen:
+        if values.shape in self._shapes:
             self.seconds.append((time.perf_counter() - start, len(values)))
-        self._seen.add(values.shape)
+        self._shapes.add(values.shape)
         return outputs
 
     def classes(self, encoded: Sequence[bytes]) -> list[list[dict[str, Any]]]:
         """Returns the best classes, [{name, score}], of each file or text; of a video's frames, of all together."""
-        found = self(_array(encoded))
+        outputs = self(_array(encoded))
         return [
             [{"name": _name(name), "score": round(float(score), 6)} for name, score in zip(*row)]
-            for row in zip(found["top_names"], found["top_scores"])
+            for row in zip(outputs["top_names"], outputs["top_scores"])
         ]
 
     def measured(self) -> str:
@@ -215,8 +216,16 @@ def files_in(network: Network, names: Sequence[str]) -> tuple[list[str], list[st
         if not os.path.isdir(name):
             paths.append(name)
             continue
-        for path in folder_conversion.files(pathlib.Path(name)):
-            (paths if _fits(network, path) else others).append(os.fspath(path))
+        inside = folder_conversion.files(pathlib.Path(name))
+        clips = []
+        if network.kind == "video":
+            from common.data import videos
+
+            clips = videos.frame_folders(inside, pathlib.Path(name))
+        paths += map(os.fspath, clips)
+        for path in inside:
+            if path.parent not in clips:
+                (paths if _fits(network, path) else others).append(os.fspath(path))
     return paths, others
 
 
@@ -254,8 +263,8 @@ def _pictures(network: Network, files: Sequence[str], batch: int, score: float) 
         if network.kind == "classes":
             rows = ({"classes": classes} for classes in (network.classes(encoded) if encoded else ()))
         else:
-            found = network(_array(encoded)) if encoded else {}
-            rows = (_objects({k: v[i] for k, v in found.items()}, score) for i in range(len(encoded)))
+            outputs = network(_array(encoded)) if encoded else {}
+            rows = (_objects({k: v[i] for k, v in outputs.items()}, score) for i in range(len(encoded)))
         for place, name in enumerate(names):
             yield {"file": name, **({"error": faults[place]} if place in faults else next(rows))}
 
@@ -284,7 +293,7 @@ def _objects(one: Mapping[str, np.ndarray], least: float) -> dict[str, Any]:
 
 def _texts(network: Network, files: Sequence[str], batch: int, sampling: Sampling) -> Iterator[dict]:
     """Yields an answer for each line that is not empty; a line that cannot be answered has "error"."""
-    lines = [{"file": name, **found} for name in files for found in _lines(name)]
+    lines = [{"file": name, **answer} for name in files for answer in _lines(name, network.kind)]
     for start in range(0, len(lines), batch):
         part = lines[start : start + batch]
         sound = [line for line in part if "error" not in line]
@@ -312,22 +321,28 @@ def _translated(network: Network, part: Sequence[dict]) -> list[dict]:
     for row, i in zip(rows, fits):
         row[: len(encoded[i])] = encoded[i]
     texts = [codec.decode(row.tolist()) for row in network(rows)["tokens"]] if fits else []
-    found = {i: {"translation": text} for i, text in zip(fits, texts)}
+    translations = {i: {"translation": text} for i, text in zip(fits, texts)}
     long = "{file}: line {line}: {} tokens, the network takes {}; split the sentence"
     return [
-        found.get(i) or {"error": long.format(len(tokens), codec.length, **line)}
+        translations.get(i) or {"error": long.format(len(tokens), codec.length, **line)}
         for i, (tokens, line) in enumerate(zip(encoded, part))
     ]
 
 
-def _lines(name: str) -> Iterator[dict]:
+def _lines(name: str, kind: str) -> Iterator[dict]:
     """Yields the line number, and the text or an error, of each line that is not empty; a file without any has one."""
+    empty = True
     try:
+        if kind == "translation" and (form := sentences.markup(pathlib.Path(name))):
+            raise UserError(f"{name}: {form}, whose markup is not read; write its sentences, one a line")
         for line in text_files.lines(name):
+            empty = empty and line.text is not None and not line.text.strip()
             if line.text is None or "\0" in line.text:
                 why = line.fault or text_files.NUL
                 yield {"line": line.number, "error": f"{name}: line {line.number}: {why}"}
             elif line.text.strip():
                 yield {"line": line.number, "text": line.text.strip()}
+        if empty:
+            raise UserError(f"{name}: no text in it; name another file")
     except UserError as error:
         yield {"error": str(error)}

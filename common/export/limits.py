@@ -71,14 +71,14 @@ def weights_within(arrays: Mapping[str, Any], where: str | os.PathLike) -> Itera
 
     Raises UserError if the variables would be too large; `where` names the file.
     """
-    left = [2 * sum(array.size for array in arrays.values()) + _SPARE]
+    budget = [2 * sum(array.size for array in arrays.values()) + _SPARE]
 
     def creator(make: Any, **options: Any) -> tf.Variable:
         shape = options.get("shape")
         if shape is None and not callable(options.get("initial_value")):
             shape = getattr(options.get("initial_value"), "shape", ())
-        left[0] -= math.prod(tf.TensorShape(shape).as_list()) if shape is not None else 0
-        if left[0] < 0:
+        budget[0] -= math.prod(tf.TensorShape(shape).as_list()) if shape is not None else 0
+        if budget[0] < 0:
             raise UserError(f"{where}: describes a network with more weights than it holds; get a good copy")
         return make(**options)
 
@@ -93,5 +93,5 @@ def check_input(serving: Serving, where: str | os.PathLike) -> None:
     """
     for name, spec in serving.core.items():
         if (size := math.prod(spec.shape.as_list())) > MOST_INPUT:
-            said = f"its input {name} has {size} numbers"
-            raise UserError(f"{where}: {said}; give --allow_large if you trust it")
+            problem = f"its input {name} has {size} numbers"
+            raise UserError(f"{where}: {problem}; give --allow_large if you trust it")

@@ -46,7 +46,8 @@ def draw(
         path, number = pathlib.Path(folder, f"{source.stem}-{number}.png"), number + 1
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _drawn(reader.shown(source), answer, colors or {}).save(path)
+        pixels = reader.decoded(reader.read(reader.contents(source), png=True).encoded)
+        _drawing(Image.fromarray(pixels), answer, colors or {}).save(path)
     except (OSError, reader.BadPictureError) as error:
         fix = "name a picture and a folder to write"
         raise UserError(f"{path}: cannot draw {source}: {error}; {fix}") from error
@@ -66,14 +67,14 @@ def outlines(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     return outlined
 
 
-def _drawn(picture: Image.Image, answer: Mapping[str, Any], given: Mapping[str, str]) -> Image.Image:
+def _drawing(picture: Image.Image, answer: Mapping[str, Any], own_colors: Mapping[str, str]) -> Image.Image:
     scale = max(1.0, LEAST_SIDE / max(picture.size))
     picture = picture.resize([round(side * scale) for side in picture.size], Image.Resampling.BICUBIC)
     font = ImageFont.load_default(max(14, max(picture.size) // 40))
     if "classes" in answer:
         return _with_strip(picture, answer["classes"], font)
     names = sorted({one["name"] for one in answer["objects"]})
-    colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)} | dict(given)
+    colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)} | dict(own_colors)
     objects = list(reversed(answer["objects"]))  # The best object is drawn last, over the others.
     for one in objects:
         if "mask" in one:
@@ -83,12 +84,12 @@ def _drawn(picture: Image.Image, answer: Mapping[str, Any], given: Mapping[str, 
         top, left, bottom, right = (value * scale for value in one["box"])
         pen.rectangle((left, top, right, bottom), outline=colors[one["name"]], width=max(2, font.size // 7))
     boxes = [[value * scale for value in one["box"]] for one in answer["objects"]]
-    taken: list[tuple[float, ...]] = []
+    places: list[tuple[float, ...]] = []
     for number, one in enumerate(answer["objects"]):
         others = boxes[:number] + boxes[number + 1 :]
         tag = _tag(pen, one, boxes[number], font, picture.size)
-        if not _hides(tag.place, taken, others):
-            taken.append(tag.place)
+        if not _hides(tag.place, places, others):
+            places.append(tag.place)
             top, left, bottom, right = tag.place
             pen.rectangle((left, top, right, bottom), fill=colors[one["name"]])
             pen.text(tag.begin, tag.text, fill="black", font=font)
@@ -104,10 +105,10 @@ class _Tag:
     begin: tuple[float, float]
 
 
-def _tag(pen: Any, found: Mapping[str, Any], box: Sequence[float], font: Any, size: tuple[int, int]) -> _Tag:
+def _tag(pen: Any, label: Mapping[str, Any], box: Sequence[float], font: Any, size: tuple[int, int]) -> _Tag:
     """Returns the tag with name and score: above the box, or inside it if there is no room above."""
     top, left, _, _ = box
-    text = f"{found['name']} {found['score']:.2f}"
+    text = f"{label['name']} {label['score']:.2f}"
     x0, y0, x1, y1 = pen.textbbox((0, 0), text, font=font)
     wide, high = x1 - x0 + 6, y1 - y0 + 6
     x, y = min(max(left, 0), max(size[0] - wide, 0)), top - high if top >= high else max(top, 0)
@@ -142,8 +143,8 @@ def _with_strip(picture: Image.Image, classes: Any, font: Any) -> Image.Image:
     row, wide = round(font.size * 1.6), picture.width
     strip = ImageOps.expand(picture, (0, 0, 0, row * len(classes) + 6), fill="white")
     pen = ImageDraw.Draw(strip)
-    for i, found in enumerate(classes):
+    for i, one in enumerate(classes):
         y = picture.height + 3 + i * row
-        pen.rectangle((0, y, wide * found["score"], y + row - 3), fill=COLORS[1])
-        pen.text((6, y + 1), f"{found['name']}  {found['score']:.3f}", fill="black", font=font)
+        pen.rectangle((0, y, wide * one["score"], y + row - 3), fill=COLORS[1])
+        pen.text((6, y + 1), f"{one['name']}  {one['score']:.3f}", fill="black", font=font)
     return strip

@@ -37,7 +37,8 @@ def prepared(pixels: np.ndarray, about: Mapping[str, Any]) -> dict[str, np.ndarr
         return {"image": values.astype(np.uint8)[None]}
     size, method = [config.get("image_size", 0)] * 2, config["data"]["resize"]
     if benchmark == "resnet":
-        side = max(1, int(np.float32(min(high, wide)) * np.float32(config["data"]["crop_fraction"])))
+        part = np.float32((227 if config["model"] == "alexnet_bn" else 224) / 256)
+        side = max(1, int(np.float32(min(high, wide)) * part))
         top, left = (high - side + 1) // 2, (wide - side + 1) // 2
         pixels = pixels[top : top + side, left : left + side]
     if benchmark != "maskrcnn":
@@ -104,8 +105,8 @@ def main() -> None:
             white = Image.new("RGBA", picture.size, "white")
             picture = Image.alpha_composite(white, picture.convert("RGBA"))
         pixels = np.asarray(picture.convert("L" if about["benchmark"] == "mnist" else "RGB"))
-        found = dict(zip(names, session.run(None, prepared(pixels, about))))
-        print(path, {name: value[0, :5].tolist() for name, value in found.items() if value.ndim < 4})
+        outputs = dict(zip(names, session.run(None, prepared(pixels, about))))
+        print(path, {name: value[0, :5].tolist() for name, value in outputs.items() if value.ndim < 4})
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class OfSeveral:
         task = type(steps.task)(config, None)
         policy = precision(config.precision)
         self._state = State(task, replicas, policy)
-        self._step = make_train_step(task, self._state, steps.clock)
+        self._step = make_train_step(task, self._state, steps.run_length)
         self._eval_step = make_eval_step(task, self._state)
         names = [name for name, about in steps.state.items() if about.role != "replica"]
         self._variables = dict(zip(names, self._state.variables(), strict=True))
@@ -90,8 +90,8 @@ class OfSeveral:
 
     def evaluate(self, batch: Batch) -> dict[str, np.ndarray]:
         sums, arrays = self._replicas.run(self._eval_step, (next(self._batches(batch)),))
-        found = outputs_of((self._replicas.sum(sums), self._replicas.gather(arrays)))
-        return {name: value.numpy() for name, value in found}
+        outputs = outputs_of((self._replicas.sum(sums), self._replicas.gather(arrays)))
+        return {name: value.numpy() for name, value in outputs}
 
     def values(self) -> dict[str, np.ndarray]:
         by_name = {}
@@ -169,5 +169,5 @@ def outputs_of(returned: Any) -> list[tuple[str, Any]]:
     """Returns (name, tensor) for a step's outputs (a loss, or (sums, arrays)), in tf.nest's order."""
     if not isinstance(returned, (tuple, list)):
         return [("loss", returned)]
-    named = zip(("sums", "arrays"), returned)
-    return [(f"{kind}/{key}", part[key]) for kind, part in named for key in sorted(part)]
+    parts = zip(("sums", "arrays"), returned)
+    return [(f"{kind}/{key}", part[key]) for kind, part in parts for key in sorted(part)]

@@ -47,17 +47,17 @@ def make(
         return np.full(shape, rule["value"], dtype)
     if kind == "replica":
         return np.full(shape, replica, dtype)
-    own = not rule.get("shared", True)
+    per_replica = not rule.get("shared", True)
     if kind == "stored":
         array = np.asarray(stored[rule["name"]], dtype)
-        array = array[group % len(array)] if own else array
+        array = array[group % len(array)] if per_replica else array
         if list(array.shape) != list(shape):
             raise ValueError(f"{rule['name']}: stored as {array.shape}, {tuple(shape)} expected")
         return array
     if kind not in ("uniform", "integers"):
         raise ValueError(f"unknown rule {kind!r}: written by a newer version?")
     flat = np.empty(math.prod(shape), dtype)
-    key = [*rule["key"][:-1], rule["key"][-1] + (group << 32)] if own else rule["key"]
+    key = [*rule["key"][:-1], rule["key"][-1] + (group << 32)] if per_replica else rule["key"]
     words = np.random.Philox(key=key)
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
@@ -85,9 +85,9 @@ def digest(array: np.ndarray, key: int) -> dict[str, float]:
     return {"norm": float(np.linalg.norm(flat)), "projection": float(flat @ direction)}
 
 
-def distance(found: Mapping[str, float], expected: Mapping[str, float]) -> float:
+def distance(actual: Mapping[str, float], expected: Mapping[str, float]) -> float:
     """Returns the distance between two digests relative to the array's norm; nan if anything is not finite."""
-    gaps = [abs(found[name] - expected[name]) for name in ("norm", "projection")]
+    gaps = [abs(actual[name] - expected[name]) for name in ("norm", "projection")]
     if not all(map(math.isfinite, gaps)):
         return math.nan
     return max(gaps) / (expected["norm"] or 1.0)

@@ -73,10 +73,10 @@ def check(folder: pathlib.Path) -> None:
     for name in _OTHERS:
         if os.path.lexists(folder / name):
             raise _refused(folder, f"has a {name}, which would be loaded in the place of saved_model.pb")
-    made = saved_model_pb2.SavedModel.FromString(read_plain(folder / "saved_model.pb", MOST_GRAPH))
-    if len(made.meta_graphs) != 1 or not made.meta_graphs[0].HasField("object_graph_def"):
+    model = saved_model_pb2.SavedModel.FromString(read_plain(folder / "saved_model.pb", MOST_GRAPH))
+    if len(model.meta_graphs) != 1 or not model.meta_graphs[0].HasField("object_graph_def"):
         raise _refused(folder, "is of TensorFlow 1, or holds several graphs")
-    graph = made.meta_graphs[0]
+    graph = model.meta_graphs[0]
     if graph.asset_file_def:
         raise _refused(folder, "reads files of its own")
     functions = {function.signature.name: function for function in graph.graph_def.library.function}
@@ -123,8 +123,8 @@ def _called(functions: Mapping[str, Any], name: str) -> set[str]:
 def _check_objects(folder: pathlib.Path, nodes: Iterable[Any]) -> None:
     for node in nodes:
         kind = node.WhichOneof("kind")
-        known = kind in _KINDS and (kind != "user_object" or node.user_object.identifier in _TYPES)
-        if not known or node.registered_name not in _REGISTERED:
+        allowed = kind in _KINDS and (kind != "user_object" or node.user_object.identifier in _TYPES)
+        if not allowed or node.registered_name not in _REGISTERED:
             other = node.registered_name or node.user_object.identifier or kind or "nothing"
             raise _refused(folder, f"holds an object of the kind {other[:80]!r}")
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.config.validation import LARGEST_SEED
 from common.distributed import blank
@@ -71,7 +71,7 @@ class Steps:
     Attributes:
       train, evaluate: compiled tf.functions (batch) -> the step's outputs.
       replicas: the backend.
-      clock: clock of the whole run.
+      run_length: of the whole run.
       variables: {name: variable} of the state; with several replicas, includes the replica's number.
       state: {name: Argument}; the variables hold these values after `reset()`.
       values: whether arguments have a run's initial values instead of zeros.
@@ -83,18 +83,18 @@ class Steps:
 
         Args:
           task: the benchmark's task, for the configuration `to_export(config)`.
-          config: the whole run's configuration; its clock determines the learning rates.
+          config: the whole run's configuration; its length determines the learning rates.
           values: False skips initial values: every argument is zero.
           platform: the devices' kind, as in `Replicas.platform`.
         """
         self.values = values
         policy = precision(task.config.precision)
-        self.task, self.clock = task, Clock.of(config)
+        self.task, self.run_length = task, RunLength.of(config)
         self.replicas = Xla(task.config.num_replicas)
         self.replicas.platform = platform
         with contextlib.nullcontext() if values else blank.scope():
             self._state = state = State(task, self.replicas, policy)
-        train_step = make_train_step(task, state, self.clock)
+        train_step = make_train_step(task, state, self.run_length)
 
         def train(batch: Any) -> tf.Tensor:
             """One iteration of the loop (common/train/loop.py); the step's number is a variable."""
@@ -104,7 +104,7 @@ class Steps:
             return loss
 
         self.train, self.evaluate = compiled(train), compiled(make_eval_step(task, state))
-        self.variables = self._named()
+        self.variables = self._by_name()
         self.state = {
             name: self._argument(name, variable, i)
             for i, (name, variable) in enumerate(self.variables.items())
@@ -176,20 +176,20 @@ class Steps:
         seed = (config.seed + share) % LARGEST_SEED
         return type(self.task)(dataclasses.replace(config, seed=seed), None) if share else self.task
 
-    def _named(self) -> dict[str, tf.Variable]:
-        named: dict[str, tf.Variable] = {}
+    def _by_name(self) -> dict[str, tf.Variable]:
+        by_name: dict[str, tf.Variable] = {}
         number = [self.replicas.number] if self.replicas.num_replicas > 1 else []
         for variable in [*self._state.variables(), *number]:
             name = variable.name.partition(":")[0]
-            copies = sum(taken == name or taken.startswith(f"{name}#") for taken in named)
-            named[f"{name}#{copies}" if copies else name] = variable
-        return named
+            copies = sum(other == name or other.startswith(f"{name}#") for other in by_name)
+            by_name[f"{name}#{copies}" if copies else name] = variable
+        return by_name
 
     def _argument(self, name: str, variable: tf.Variable, index: int) -> Argument:
         state = self._state
         weights = {id(v) for v in state.model.trainable_variables}
         slots = {id(v) for slots in state.update.slots for v in slots.values()}
-        own = any(variable is v for v in self.replicas.own)
+        per_replica = any(variable is v for v in self.replicas.local_variables)
         if variable is self.replicas.number:
             return Argument(name, "replica", np.int32(0), {"rule": "replica"}, per_replica=True)
         if variable is state.step:
@@ -200,21 +200,20 @@ class Steps:
         role = "weight" if id(variable) in weights else "slot" if id(variable) in slots else "statistic"
         role = "counter" if counter else role
         if not self.values:
-            return _zeros(name, role, np.empty(variable.shape, variable.dtype.as_numpy_dtype), own)
+            return _zeros(name, role, np.empty(variable.shape, variable.dtype.as_numpy_dtype), per_replica)
         value = variable.numpy()
         rule = _rule(name, value, [self.task.config.seed, index])
         stored = {name: value} if rule["rule"] == "stored" else {}
-        made = rules.make(rule, value.shape, value.dtype.name, stored)
-        return Argument(name, role, made, rule, stored.get(name), own)
+        array = rules.make(rule, value.shape, value.dtype.name, stored)
+        return Argument(name, role, array, rule, stored.get(name), per_replica)
 
     def _start_step(self) -> int:
         """Returns step 0, or a step a tenth into the warmup if step 0 has learning rate 0 and would change nothing."""
         config = self.task.config
-        lengths = self.clock.steps_per_epoch, self.clock.train_steps
-        rate = schedules.learning_rate(config.schedule, config.optimizer.base_learning_rate, *lengths)
+        rate = schedules.run_learning_rate(config, self.run_length)
         if float(rate(tf.constant(0, tf.int64))) > 0:
             return 0
-        return max(1, round(config.schedule.warmup_length(self.clock.steps_per_epoch) / 10))
+        return max(1, round(config.schedule.warmup_length(self.run_length.steps_per_epoch) / 10))
 
 
 def compiled(function: Callable) -> Callable:
@@ -248,17 +247,19 @@ def _synthetic(task: Any, training: bool, size: int, count: int) -> list[dict[st
 def _component(name: str, shares: Sequence[np.ndarray], seed: int) -> Argument:
     """Returns a batch's component from several groups' `shares`: stored if small, else noise of the same range."""
     key, value = [seed, rules.key_of(name)], shares[0]
-    own = {"shared": False} if len(shares) > 1 else {}
+    sharing = {"shared": False} if len(shares) > 1 else {}
     if len(zlib.compress(np.ascontiguousarray(value).tobytes(), 1)) <= MAX_STORED:
-        kept = np.stack(shares) if own else value
-        return Argument(name, "input", value, {"rule": "stored", "name": name, **own}, kept, bool(own))
+        stored = np.stack(shares) if sharing else value
+        return Argument(
+            name, "input", value, {"rule": "stored", "name": name, **sharing}, stored, bool(sharing)
+        )
     low, high = value.min().item(), value.max().item()
     if value.dtype.kind == "f":
-        rule = {"rule": "uniform", "low": low, "high": high, "key": key, **own}
+        rule = {"rule": "uniform", "low": low, "high": high, "key": key, **sharing}
     else:
-        rule = {"rule": "integers", "low": low, "high": high + 1, "key": key, **own}
-    made = rules.make(rule, value.shape, value.dtype.name, {})
-    return Argument(name, "input", made, rule, per_replica=bool(own))
+        rule = {"rule": "integers", "low": low, "high": high + 1, "key": key, **sharing}
+    array = rules.make(rule, value.shape, value.dtype.name, {})
+    return Argument(name, "input", array, rule, per_replica=bool(sharing))
 
 
 def batch_of(arguments: Mapping[str, Argument]) -> dict[str, tf.Tensor]:

@@ -140,8 +140,8 @@ def check_benchmark(name: Any, where: str | os.PathLike) -> None:
     Raises UserError if this project has no such benchmark.
     """
     if name not in benchmarks.NAMES:
-        known = ", ".join(benchmarks.NAMES)
-        raise UserError(f"{where}: benchmark {str(name)[:80]!r} is unknown; known: {known}")
+        names = ", ".join(benchmarks.NAMES)
+        raise UserError(f"{where}: benchmark {str(name)[:80]!r} is unknown; known: {names}")
 
 
 def described(
@@ -165,7 +165,7 @@ def described(
             saved = dataclasses.replace(from_dict(presets.Config, values), benchmark=benchmark)
             if not trust.large:
                 limits.check(saved, presets.PRESETS.values())
-            for field, name in () if trust.plugins else _without_training(saved).own_functions().items():
+            for field, name in () if trust.plugins else _without_training(saved).plugin_functions().items():
                 raise UserError(
                     f"config.{field}={name[:80]!r} is code that the model names; give --allow_plugins to import and "
                     "run it"
@@ -184,9 +184,9 @@ def _without_training(config: RunConfig) -> RunConfig:
 
 def alone(config: RunConfig) -> RunConfig:
     """Adapts a run's configuration for inference: one replica in full precision, uncompiled, without training."""
-    kept = "fp64" if config.precision == "fp64" else "fp32"
+    precision = "fp64" if config.precision == "fp64" else "fp32"
     single = _without_training(config).single_replica()
-    return dataclasses.replace(single, precision=kept, compile="off", accumulation_steps=1)
+    return dataclasses.replace(single, precision=precision, compile="off", accumulation_steps=1)
 
 
 def codec(benchmark: str, config: RunConfig, assets: dict[str, bytes], where: str | os.PathLike) -> Codec:

@@ -12,8 +12,8 @@ from common.data import videos
 PART = 4.0  # Seconds per part; each part gets its own label.
 
 
-def answer(network: Any, name: str, part: float = PART) -> dict[str, Any]:
-    """Returns "classes" for the whole video, and "times": [{from, to, name, score}] for parts of `part` seconds.
+def answer(network: Any, name: str) -> dict[str, Any]:
+    """Returns "classes" for the whole video, and "times": [{from, to, name, score}] for parts of PART seconds.
 
     Raises BadVideoError if the file is not a video that can be decoded.
     """
@@ -29,7 +29,7 @@ def answer(network: Any, name: str, part: float = PART) -> dict[str, Any]:
                 "to": round(times[last], 3),
                 **network.classes(frames[first:last])[0][0],
             }
-            for first, last in parts(times, part)
+            for first, last in parts(times, PART)
         ],
     }
 

@@ -69,10 +69,10 @@ def write(
     with contextlib.ExitStack() as stack:
         with _writing(folder):
             path.parent.mkdir(parents=True, exist_ok=True)
-            made = stack.enter_context(whole(path))
-            made.mkdir()
+            partial = stack.enter_context(whole(path))
+            partial.mkdir()
         manifest = _write(
-            task, config, folder, made, kind if values else "none", say, programs, values, platform
+            task, config, folder, partial, kind if values else "none", say, programs, values, platform
         )
         with _writing(folder):
             stack.close()
@@ -87,7 +87,7 @@ def _write(
     path: pathlib.Path,
     kind: str,
     say: Callable[[str], None],
-    chosen: str,
+    selector: str,
     values: bool,
     platform: str,
 ) -> dict[str, Any]:
@@ -99,13 +99,13 @@ def _write(
     manifest = _about(task, config, steps)
     computed = reference.make(steps, kind, backend)
     for step in ("train", "eval"):
-        if chosen.partition("-")[0] not in ("both", step):
+        if selector.partition("-")[0] not in ("both", step):
             continue
         training = step == "train"
         batches = steps.batches(training)
         for i, batch in enumerate(batches):
             name = f"{step}-{i}" if len(batches) > 1 else step
-            if chosen not in ("both", step, name):
+            if selector not in ("both", step, name):
                 continue
             say(f"{name}: lowering")
             try:
@@ -128,7 +128,7 @@ def _write(
             manifest["programs"].append(program)
     if not manifest["programs"] and not manifest["refused"]:
         fix = "use both, train, eval, or a name as train-0"
-        raise UserError(f"--export_programs={chosen}: no such step; {fix}")
+        raise UserError(f"--export_programs={selector}: no such step; {fix}")
     manifest["constants"] = [_describe(argument) for argument in steps.constants.values()]
     stored |= {name: argument.value for name, argument in steps.constants.items()}
     arrays = {_key(name): _plain(value) for name, value in stored.items()}
@@ -200,8 +200,8 @@ def _about(task: Any, config: RunConfig, steps: Steps) -> dict[str, Any]:
 def _quality(task: Any) -> str:
     """Describes, from the docstring of `Task.quality`, how an evaluation's outputs become the benchmark's quality."""
     kind = type(task)
-    said = (kind.quality.__doc__ or kind.__doc__ or "").strip().partition("\n")[0]
-    return f"{kind.__module__}.{kind.__name__}.quality: {said}"
+    summary = (kind.quality.__doc__ or kind.__doc__ or "").strip().partition("\n")[0]
+    return f"{kind.__module__}.{kind.__name__}.quality: {summary}"
 
 
 def _describe(argument: Argument) -> dict[str, Any]:
@@ -233,8 +233,8 @@ def _program(
 ) -> tuple[dict[str, Any], stablehlo.Lowered]:
     function = steps.train if training else steps.evaluate
     lowered = stablehlo.lower(function, batch_of(batch), "training step" if training else "evaluation step")
-    given = [batch[key] for key in sorted(batch)]  # The order in which tf.nest flattens a dict.
-    names = [*(a.name for a in given), *map(steps.name_of, lowered.captured)]
+    inputs = [batch[key] for key in sorted(batch)]  # The order in which tf.nest flattens a dict.
+    names = [*(a.name for a in inputs), *map(steps.name_of, lowered.captured)]
     number = steps.replicas.number.name.partition(":")[0]
     used = set(re.findall(r"%arg\d+\b(?!: )", lowered.text)) if number in names else ()
     if number in names and f"%arg{names.index(number)}" not in used:
@@ -257,7 +257,7 @@ def _program(
         "kind": "train" if training else "eval",
         "file": f"{name}.mlir.bc",
         **several,
-        "inputs": [_describe(a) for a in given],
+        "inputs": [_describe(a) for a in inputs],
         "arguments": arguments,
         "results": results,
         "custom_calls": lowered.custom_calls(),

@@ -34,8 +34,8 @@ class Instruction:
 
     def attribute(self, pattern: str) -> str:
         """The first group of `pattern` in the line; '' if it does not match."""
-        found = re.search(pattern, self.rest)
-        return found[1] if found else ""
+        match = re.search(pattern, self.rest)
+        return match[1] if match else ""
 
     @functools.cached_property
     def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
@@ -68,8 +68,8 @@ class Instruction:
     @functools.cached_property
     def cycles(self) -> int | None:
         """The TPU scheduler's estimate in cycles; None if there is none."""
-        found = _CYCLES.search(self.rest)
-        return int(found[1]) if found else None
+        match = _CYCLES.search(self.rest)
+        return int(match[1]) if match else None
 
     @functools.cached_property
     def _end(self) -> int:
@@ -123,9 +123,9 @@ class Program:
             elif line.startswith("}"):
                 current = ""
             elif current:
-                found = _INSTRUCTION.match(_COMMENT.sub("", line))
-                if found:
-                    root, name, result, opcode, rest = found.groups()
+                match = _INSTRUCTION.match(_COMMENT.sub("", line))
+                if match:
+                    root, name, result, opcode, rest = match.groups()
                     self.computations[current].append(Instruction(name, opcode, result, rest, bool(root)))
 
     def called(self, one: Instruction, by: str) -> str:
@@ -140,9 +140,9 @@ class Program:
         the loop's condition, if that condition only compares a counter with a constant. TensorFlow's counters start at
         0 and grow by one.
         """
-        known = loop.attribute(r'"known_trip_count":\{"n":"(\d+)"\}')
-        if known:
-            return int(known)
+        count = loop.attribute(r'"known_trip_count":\{"n":"(\d+)"\}')
+        if count:
+            return int(count)
         condition = self.computations.get(self.called(loop, "condition"), [])
         bounds = [i.attribute(r"^(\d+)\)") for i in condition if i.opcode == "constant"]
         done = [i for i in condition if i.opcode not in ("constant", "parameter", "get-tuple-element")]

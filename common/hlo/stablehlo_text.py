@@ -79,8 +79,8 @@ def functions(text: str) -> dict[str, list[Operation]]:
 def operations(text: str) -> Iterator[Operation]:
     """Yields the operations of all functions; does not determine `in_loop`."""
     for line in text.splitlines():
-        if found := _OPERATION.search(line):
-            yield Operation(found[1], "", line)
+        if match := _OPERATION.search(line):
+            yield Operation(match[1], "", line)
 
 
 def _operations(body: str) -> Iterator[Operation]:
@@ -100,7 +100,7 @@ def _operations(body: str) -> Iterator[Operation]:
 
 def types(text: str) -> list[Type]:
     """Returns the tensor types in a piece of text, in order; sizes must be known."""
-    return [(sides(found, "x"), kind) for found, kind in _TYPE.findall(text)]
+    return [(sides(shape, "x"), kind) for shape, kind in _TYPE.findall(text)]
 
 
 def exchanges(text: str) -> list[Exchange]:
@@ -143,7 +143,7 @@ def portable(text: str) -> str:
     text = re.sub(r'loc\("[^"]*":\d+:\d+\)', "loc(unknown)", text)
     names = re.findall(r"func\.func private @([\w.\-]+)\(", text)
     plain = {name: f"part.{i}" for i, name in enumerate(names)}
-    text = re.sub(r"@([\w.\-]+)", lambda found: f"@{plain.get(found[1], found[1])}", text)
+    text = re.sub(r"@([\w.\-]+)", lambda match: f"@{plain.get(match[1], match[1])}", text)
     text = re.sub(r"mhlo\.copy (%\S+) : (\S+)", r"stablehlo.reshape \1 : (\2) -> \2", text)
     return re.sub(r" \{mhlo\.frontend_attributes = \{[^{}]*\}\}", "", text)
 

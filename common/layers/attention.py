@@ -19,7 +19,7 @@ MASKED = -1e9  # A score that the softmax turns into 0.
 Product = Callable[[tf.Tensor], tf.Tensor]
 
 
-def chosen(
+def select(
     replicas: Replicas, precision: Precision, size: int, causal: bool = False, fusable: bool = True
 ) -> str:
     """Returns the implementation for the function being traced: "fused", "blocks", "positions_first" or "plain".

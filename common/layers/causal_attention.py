@@ -17,10 +17,10 @@ def plain(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, full: tf.DType) ->
     """Returns softmax(scale Q K^T, causal) V, [b, n, heads, size]; keeps all scores."""
     n = query.shape[1]
     heads = (tf.transpose(x, [0, 2, 1, 3]) for x in (query, key, value))
-    return tf.transpose(IMPLEMENTATIONS["plain"].attend(*heads, seen(n, n), full), [0, 2, 1, 3])
+    return tf.transpose(IMPLEMENTATIONS["plain"].attend(*heads, causal_mask(n, n), full), [0, 2, 1, 3])
 
 
-def seen(queries: int, keys: int) -> tf.Tensor:
+def causal_mask(queries: int, keys: int) -> tf.Tensor:
     """Returns which of the first `keys` positions the last `queries` of them attend to, bool [queries, keys]."""
     return iota(keys)[None, :] <= iota(queries)[:, None] + (keys - queries)
 
@@ -40,13 +40,13 @@ def in_blocks(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, full: tf.DType
     def attend(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         parts = [_Block(query, key, value, cut, full) for cut in cuts]
         results = [part.forward() for part in parts]
-        output = tf.concat([found for found, _ in results], 2)
+        output = tf.concat([part_output for part_output, _ in results], 2)
 
         def gradient(above: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             to_query, to_key, to_value = [], tf.zeros(key.shape, full), tf.zeros(value.shape, full)
-            for part, (found, normalizer) in zip(parts, results):
+            for part, (part_output, normalizer) in zip(parts, results):
                 share = above[:, :, part.start : part.end]
-                d_query, d_key, d_value = part.backward(found, normalizer, share)
+                d_query, d_key, d_value = part.backward(part_output, normalizer, share)
                 to_query.append(d_query)
                 rest = [[0, 0], [0, n - part.end], [0, 0]]
                 to_key, to_value = to_key + tf.pad(d_key, rest), to_value + tf.pad(d_value, rest)
@@ -57,9 +57,9 @@ def in_blocks(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, full: tf.DType
     # One matrix for each example and head of keys: [b groups, heads per group, n, size].
     query = tf.transpose(tf.reshape(query, [b, n, groups, per_group, size]), [0, 2, 3, 1, 4])
     key, value = (tf.reshape(tf.transpose(x, [0, 2, 1, 3]), [b * groups, n, size]) for x in (key, value))
-    found = attend(tf.reshape(query, [b * groups, per_group, n, size]), key, value)
-    found = tf.transpose(tf.reshape(found, [b, groups, per_group, n, size]), [0, 3, 1, 2, 4])
-    return tf.reshape(found, [b, n, heads, size])
+    output = attend(tf.reshape(query, [b * groups, per_group, n, size]), key, value)
+    output = tf.transpose(tf.reshape(output, [b, groups, per_group, n, size]), [0, 3, 1, 2, 4])
+    return tf.reshape(output, [b, n, heads, size])
 
 
 class _Block:
@@ -102,7 +102,7 @@ class _Block:
         """Computes the scaled scores in full precision, [m, g, block, end]."""
         scores = self._groups(tf.matmul(self._query, self._key, transpose_b=True))
         scores = tf.cast(scores, self._full) * self._key.shape[-1] ** -0.5
-        return tf.where(seen(self.end - self.start, self.end), scores, tf.constant(MASKED, self._full))
+        return tf.where(causal_mask(self.end - self.start, self.end), scores, tf.constant(MASKED, self._full))
 
     def _weighted(self, weights: tf.Tensor) -> tf.Tensor:
         return self._groups(tf.matmul(self._rows(tf.cast(weights, self._value.dtype)), self._value))

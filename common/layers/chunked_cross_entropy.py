@@ -84,5 +84,5 @@ def _losses(
     normalizer = tf.reduce_logsumexp(logits, -1, keepdims=True)
     hit = iota(matrix.shape[1])[None, :] == labels[:, None]
     # Selects with zeros, because a product with 0 would turn an infinite logit into NaN.
-    chosen = tf.reduce_sum(tf.where(hit, logits, tf.zeros([], full)), -1)
-    return normalizer[:, 0] - chosen, logits, normalizer, hit
+    target_logits = tf.reduce_sum(tf.where(hit, logits, tf.zeros([], full)), -1)
+    return normalizer[:, 0] - target_logits, logits, normalizer, hit

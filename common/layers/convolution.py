@@ -5,7 +5,6 @@ import tf_keras
 
 from common.distributed.spatial import WHOLE_IMAGES, Spatial
 from common.distributed.spatial.geometry import output_size
-from common.errors import UserError
 from common.layers.dense import Biased
 from common.layers.xla import under_xla
 
@@ -81,15 +80,6 @@ class SpaceToDepthStem(PaddedConv2D):
 
     def __init__(self, filters: int, **kwargs):
         super().__init__(filters, 7, pad=3, strides=2, use_bias=False, **kwargs)
-
-    def build(self, input_shape: tf.TensorShape) -> None:
-        """Raises UserError if the image does not divide into 2x2 blocks."""
-        _, rows, width, _ = tf.TensorShape(input_shape)
-        height = self.spatial.height_of(rows, width)
-        if height % 2 or width % 2:
-            fix = "use an even config.image_size"
-            raise UserError(f"config.space_to_depth: images of {height}x{width}; {fix}")
-        super().build(input_shape)
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         _, _, channels, filters = kernel.shape

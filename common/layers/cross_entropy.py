@@ -57,8 +57,8 @@ def _fused(logits: tf.Tensor, targets: tf.Tensor, smoothing: float) -> tf.Tensor
 
         def gradient(above: tf.Tensor) -> tf.Tensor:
             hit = tf.range(classes, dtype=targets.dtype) == targets[:, None]
-            wanted = tf.where(hit, tf.constant(1 - smoothing + spread, logits.dtype), spread)
-            return above[:, None] * (tf.exp(logits - normalizer[:, None]) - wanted)
+            probabilities = tf.where(hit, tf.constant(1 - smoothing + spread, logits.dtype), spread)
+            return above[:, None] * (tf.exp(logits - normalizer[:, None]) - probabilities)
 
         return losses, gradient
 
@@ -92,13 +92,13 @@ def _sparse_cross_entropy(smoothing: float) -> Callable[[tf.Tensor, tf.Tensor], 
         peak = tf.reduce_max(logits, -1, keepdims=True)
         powers = tf.exp(logits - peak)
         total = tf.reduce_sum(powers, -1, keepdims=True)
-        chosen = tf.stack([tf.range(tf.shape(targets, targets.dtype)[0], dtype=targets.dtype), targets], 1)
-        losses = (tf.math.log(total) + peak)[:, 0] - (1 - smoothing) * tf.gather_nd(logits, chosen)
+        indices = tf.stack([tf.range(tf.shape(targets, targets.dtype)[0], dtype=targets.dtype), targets], 1)
+        losses = (tf.math.log(total) + peak)[:, 0] - (1 - smoothing) * tf.gather_nd(logits, indices)
         if smoothing:
             losses -= smoothing * tf.reduce_mean(logits, -1)
 
         def gradient(above: tf.Tensor) -> tuple[tf.Tensor, None]:
-            shares = tf.tensor_scatter_nd_sub(powers, chosen, (1 - smoothing) * total[:, 0])
+            shares = tf.tensor_scatter_nd_sub(powers, indices, (1 - smoothing) * total[:, 0])
             if smoothing:
                 shares -= total * (smoothing / logits.shape[-1])
             return shares * (above[:, None] / total), None

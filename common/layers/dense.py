@@ -5,7 +5,7 @@ the sum of 400 rows is wrong by 4 %, of 65,536 rows by 95 % (TensorFlow 2.20). X
 float32.
 
 `tf.matmul(a, b, transpose_b=True)` in float32 takes as long as a transposed copy of b and a plain product. If a has
-few rows, the copy takes a third of that time. The batched product needs no copy, but with many rows the plain product
+few rows, copying b takes a third of that time. The batched product needs no copy, but with many rows the plain product
 is faster.
 """
 
@@ -87,8 +87,8 @@ class LastAxisDense(Dense):
     """tf_keras's layer of [b, n, k], computed by `product`."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        found = super().call(rows(inputs))
-        return tf.reshape(found, tf.concat([tf.shape(inputs)[:-1], [self.units]], 0))
+        outputs = super().call(rows(inputs))
+        return tf.reshape(outputs, tf.concat([tf.shape(inputs)[:-1], [self.units]], 0))
 
     def _product(self, inputs: tf.Tensor) -> tf.Tensor:
         return product(inputs, tf.convert_to_tensor(self.kernel))

@@ -83,9 +83,9 @@ class Dropout(tf_keras.layers.Layer):
         draw = self.draws.read_value()
         index, count = _MICRO_BATCH.get((0, 1))
         self.draws.assign(draw + tf.cast(tf.equal(index, count - 1), draw.dtype))
-        return tf.where(self._kept(x, draw, index, count), x * (1 / (1 - self.rate)), tf.zeros_like(x))
+        return tf.where(self._mask(x, draw, index, count), x * (1 / (1 - self.rate)), tf.zeros_like(x))
 
-    def _kept(self, x: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int) -> tf.Tensor:
+    def _mask(self, x: tf.Tensor, draw: tf.Tensor, index: tf.Tensor | int, count: int) -> tf.Tensor:
         """Returns which elements of `x` are kept, in the shape of `x`."""
         batch, *sides = [tf.shape(x)[i] if n is None else n for i, n in enumerate(x.shape)]
         size, hardware = functools.reduce(operator.mul, sides), self.generator == "hardware"
@@ -119,8 +119,8 @@ class Dropout(tf_keras.layers.Layer):
         )
         words, bound = tf.transpose(words, [0, 2, 1]), self._bound
         low = tf.bitwise.bitwise_and(words, LEVELS - 1) >= bound
-        kept = tf.concat([low, words >= bound * LEVELS], 1)
-        return tf.reshape(kept, tf.stack([blocks[0], 2 * WORDS * blocks[1], *blocks[2:]]))
+        mask = tf.concat([low, words >= bound * LEVELS], 1)
+        return tf.reshape(mask, tf.stack([blocks[0], 2 * WORDS * blocks[1], *blocks[2:]]))
 
     def _narrow_words(
         self, blocks: list[int | tf.Tensor], draw: tf.Tensor, group: tf.Tensor | int
@@ -145,16 +145,16 @@ class Dropout(tf_keras.layers.Layer):
         halves = [tf.bitwise.bitwise_and(word, LEVELS - 1) for word in words]
         halves += [tf.bitwise.right_shift(word, tf.constant(16, tf.uint32)) for word in words]
         bits = [tf.constant(1 << i, tf.uint32) for i in range(len(halves))]
-        chosen = [
+        masked_bits = [
             tf.where(tf.cast(half, tf.int32) >= self._bound, bit, tf.zeros_like(bit))
             for half, bit in zip(halves, bits)
         ]
         # Signed, because XLA's fused softmax on a GPU reads no unsigned bytes.
-        packed = tf.cast(functools.reduce(tf.bitwise.bitwise_or, chosen), tf.int8)
+        packed = tf.cast(functools.reduce(tf.bitwise.bitwise_or, masked_bits), tf.int8)
         bit = tf.reshape(tf.cast(tf.stack(bits), tf.int8), [-1, *[1] * (len(packed.shape) - 1)])
-        kept = tf.bitwise.bitwise_and(packed[:, None], bit) != 0
+        mask = tf.bitwise.bitwise_and(packed[:, None], bit) != 0
         batch, *sides = [tf.shape(packed)[i] if n is None else n for i, n in enumerate(packed.shape)]
-        return tf.reshape(kept, [batch, len(halves) * sides[0], *sides[1:]])
+        return tf.reshape(mask, [batch, len(halves) * sides[0], *sides[1:]])
 
     @property
     def _bound(self) -> int:

@@ -81,10 +81,10 @@ def fused_attention(
         masked = tf.constant(MASKED[query.dtype], query.dtype)
         bias = [] if causal else [tf.where(allowed, tf.zeros([], query.dtype), masked)]
         more = [([b, heads, q], tf.float32)]  # The softmax's statistics.
-        output, kept = _called(name, settings | _products(_FORWARD), [query, key, value, *bias], 1, more)
+        output, residual = _called(name, settings | _products(_FORWARD), [query, key, value, *bias], 1, more)
 
         def gradient(above: tf.Tensor) -> list[tf.Tensor]:
-            operands = [query, key, value, kept, above, *bias, output]
+            operands = [query, key, value, residual, above, *bias, output]
             return _called(f"{name}Backward", settings | _products(_BACKWARD), operands, 3)
 
         return output, gradient

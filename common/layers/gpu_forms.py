@@ -97,10 +97,10 @@ def _kept_relu(x: tf.Tensor, in_bits: bool) -> tf.Tensor:
     @tf.custom_gradient
     def function(x: tf.Tensor) -> tuple:
         y = tf.nn.relu(x)
-        (kept,) = gen_xla_ops.xla_optimization_barrier(input=[_packed(y > 0) if in_bits else y])
+        (residual,) = gen_xla_ops.xla_optimization_barrier(input=[_packed(y > 0) if in_bits else y])
 
         def gradient(above: tf.Tensor) -> tf.Tensor:
-            mask = tf.bitwise.bitwise_and(kept[..., None], _BITS) if in_bits else kept
+            mask = tf.bitwise.bitwise_and(residual[..., None], _BITS) if in_bits else residual
             return tf.where(tf.reshape(mask > 0, tf.shape(above)), above, tf.zeros_like(above))
 
         return y, gradient
@@ -176,8 +176,8 @@ def _gradient(above: tf.Tensor, number: tf.Tensor, x: tf.Tensor, padding: Sides)
         theirs = _of_cells(number, down, right, rows, columns) == place + tf.constant(
             6 * down + 2 * right, tf.uint8
         )
-        given = tf.cast(_of_cells(above, down, right, rows, columns), full)
-        total += tf.where(theirs & exists[None, None, :, None, :, None], given, tf.zeros([], full))
+        upstream = tf.cast(_of_cells(above, down, right, rows, columns), full)
+        total += tf.where(theirs & exists[None, None, :, None, :, None], upstream, tf.zeros([], full))
     total = tf.reshape(total, tf.stack([tf.shape(x)[0], STRIDE * rows, STRIDE * columns, x.shape[3]]))
     return tf.cast(total[:, top : top + x.shape[1], left : left + x.shape[2]], x.dtype)
 

@@ -48,8 +48,8 @@ def normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) 
             rows = list(range(x.shape.rank - 1))
             # XLA computes sums that read the same tensor in one kernel, but not if it is a product's result, as `above`
             # often is. So both read `normal`; the choice changes nothing.
-            seen = tf.where(tf.math.is_nan(normal), normal, above)
-            d_gamma, d_beta = (tf.reduce_sum(v, rows) for v in (above * normal, seen))
+            upstream = tf.where(tf.math.is_nan(normal), normal, above)
+            d_gamma, d_beta = (tf.reduce_sum(v, rows) for v in (above * normal, upstream))
             # XLA would compute scale * (share - first - ...) apart from the kernel that adds the residual's gradient.
             d_x = scale * share - (normal * (scale * second) + scale * first)
             return d_x, d_gamma, d_beta

@@ -3,7 +3,7 @@
 In the plain form every time step multiplies [x_t, h] by the whole matrix, and every step of the backward loop adds an
 outer product to that matrix's gradient. Neither is recurrent: x_t W for all t is one matrix product before the loop,
 and dW = sum_t x_t^T dz_t, dR = sum_t h_{t-1}^T dz_t are one product each after it ("Scale MLPerf-0.6 Models on Google
-TPU-v3 Pods", GNMT). Only h R and dz R^T stay in the loops. This module has both forms; they give equal results.
+TPU-v3 Pods", GNMT). Only h R and dz R^T stay in the loops. The results equal the plain form's, which tests have.
 
 The gates' order is input, forget, candidate, output, as in tf_keras.layers.LSTM, so its weights fit unchanged. Inputs
 and outputs are time-major, [T, b, n]; a batch-major layer would transpose them at each end.
@@ -42,7 +42,6 @@ class LSTM(tf_keras.layers.Layer):
         self,
         units: int,
         precision: Precision,
-        hoisted: bool = True,
         kernel_initializer: str | tf_keras.initializers.Initializer = "glorot_uniform",
         recurrent_initializer: str | tf_keras.initializers.Initializer = "orthogonal",
         forget_bias: float = 1.0,
@@ -54,14 +53,13 @@ class LSTM(tf_keras.layers.Layer):
         Args:
           units: width of h and c.
           precision: matrix products run in `precision.compute`; gates, state and variables in `variable`.
-          hoisted: whether to use the function `hoisted` instead of `plain`.
           kernel_initializer, recurrent_initializer: as in tf_keras.
           forget_bias: initial value of the forget gate's bias; the others start at 0.
           bias_initializer: initializer of all gates' biases, instead of `forget_bias`.
           name: name of the layer.
         """
         super().__init__(name=name, dtype=precision.full, autocast=False)
-        self.units, self.precision, self.hoisted = units, precision, hoisted
+        self.units, self.precision = units, precision
         self._initializers = kernel_initializer, recurrent_initializer
         self._forget_bias, self._bias_initializer = forget_bias, bias_initializer
 
@@ -104,11 +102,10 @@ class LSTM(tf_keras.layers.Layer):
         if lengths is not None:
             mask = tf.transpose(tf.sequence_mask(lengths, tf.shape(x)[0], dtype))[..., None]  # [T, b, 1]
         weights = [tf.convert_to_tensor(w) for w in (self.kernel, self.recurrent_kernel, self.bias)]
-        run = hoisted if self.hoisted else plain
-        return run(x, *weights, state, mask, self.precision)
+        return lstm_sequence(x, *weights, state, mask, self.precision)
 
 
-def plain(
+def lstm_sequence(
     x: tf.Tensor,
     kernel: tf.Tensor,
     recurrent: tf.Tensor,
@@ -117,35 +114,7 @@ def plain(
     mask: tf.Tensor | None,
     precision: Precision,
 ) -> tuple[tf.Tensor, State]:
-    """The textbook loop, differentiated by TensorFlow; arguments and result as in `hoisted`."""
-    compute, variable = precision.compute, precision.variable
-    matrix = tf.cast(tf.concat([kernel, recurrent], 0), compute)
-
-    def step(before: Tensors, inputs: Tensors) -> tuple[Tensors, Tensors]:
-        h, c = before
-        joined = tf.concat([tf.cast(inputs[0], compute), tf.cast(h, compute)], 1)
-        z = tf.cast(joined @ matrix, variable) + bias
-        *_, new_c, _, new_h = cell(z, c)
-        if mask is None:
-            return (new_h, new_c), (new_h,)
-        m = inputs[1]
-        after = (m * new_h + (1 - m) * h, m * new_c + (1 - m) * c)
-        return after, (m * after[0],)
-
-    (h, c), (outputs,) = scan(step, state, (x,) if mask is None else (x, mask))
-    return outputs, (h, c)
-
-
-def hoisted(
-    x: tf.Tensor,
-    kernel: tf.Tensor,
-    recurrent: tf.Tensor,
-    bias: tf.Tensor,
-    state: State,
-    mask: tf.Tensor | None,
-    precision: Precision,
-) -> tuple[tf.Tensor, State]:
-    """Computes `plain` with one matrix product for all inputs and one for each weight gradient.
+    """Runs an LSTM with one matrix product for all inputs and one for each weight gradient.
 
     Args:
       x: [T, b, n].
@@ -190,9 +159,9 @@ def side_by_side(layers: Sequence[LSTM], inputs: Sequence[tf.Tensor]) -> list[tf
     """Returns the outputs of independent layers, each on its own [T, b, n], starting from zero states.
 
     Under XLA, one loop runs all of them: a step multiplies all their states in one batched product, so a GPU launches
-    as many kernels as for one layer. Elsewhere, or if a layer is not `hoisted`, each runs its own loop.
+    as many kernels as for one layer. Elsewhere each runs its own loop.
     """
-    if not under_xla() or not all(layer.hoisted for layer in layers):
+    if not under_xla():
         return [layer(x)[0] for layer, x in zip(layers, inputs)]
     for layer, x in zip(layers, inputs):
         if not layer.built:

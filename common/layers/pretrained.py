@@ -44,7 +44,7 @@ def load(
     """
     arrays, count = weight_files.read(path), 0
 
-    def put(variable: tf.Variable, key: str) -> None:
+    def assign(variable: tf.Variable, key: str) -> None:
         nonlocal count
         count += 1
         if key not in arrays:
@@ -62,10 +62,10 @@ def load(
         if isinstance(layer, SyncBatchNorm):
             for theirs, ours in _NORM.items():
                 for attribute in ours:
-                    put(getattr(layer, attribute), f"{layer.name}/{theirs}")
+                    assign(getattr(layer, attribute), f"{layer.name}/{theirs}")
         elif hasattr(layer, "kernel") and layer.name.startswith(("conv1", "layer")):
-            put(layer.kernel, f"{layer.name}/kernel")
+            assign(layer.kernel, f"{layer.name}/kernel")
         elif layer.name == "fc" and np.shape(arrays.get("fc/kernel")) == tuple(layer.kernel.shape):
-            put(layer.kernel, "fc/kernel")
-            put(layer.bias, "fc/bias")
+            assign(layer.kernel, "fc/kernel")
+            assign(layer.bias, "fc/bias")
     return count

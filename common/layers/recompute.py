@@ -50,10 +50,10 @@ def recomputed(function: Callable[..., tf.Tensor], *operands: tf.Tensor | tf.Var
             with tf.GradientTape() as tape:
                 tape.watch(again)
                 result = function(*again)
-            found = tape.gradient(result, again, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            grads = tape.gradient(result, again, above, unconnected_gradients=tf.UnconnectedGradients.ZERO)
             # All or none: XLA would go on with the first operand's gradient alone, and keep what the other gradients
             # need, half a gigabyte for each layer of Llama 3.1 8B, until the end of the backward pass.
-            return barrier(list(map(with_earlier, operands, found)))
+            return barrier(list(map(with_earlier, operands, grads)))
 
         return function(*values), gradient
 
@@ -70,6 +70,6 @@ def barrier(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     kinds = ", ".join(tensor_type(value.shape, value.dtype) for value in values)
     names = ["%r"] if len(values) == 1 else [f"%r#{i}" for i in range(len(values))]
     result = "%r" if len(values) == 1 else f"%r:{len(values)}"
-    given = ", ".join(f"%x{i}" for i in range(len(values)))
-    text = f'  {result} = "stablehlo.optimization_barrier"({given}) : ({kinds}) -> ({kinds})\n'
+    operands = ", ".join(f"%x{i}" for i in range(len(values)))
+    text = f'  {result} = "stablehlo.optimization_barrier"({operands}) : ({kinds}) -> ({kinds})\n'
     return embedded(values, text, names, [(value.shape.as_list(), value.dtype) for value in values])

@@ -179,9 +179,9 @@ def _compared(
         return "forward    not compared: no PyTorch here; TORCH_PYTHON names a Python that has it"
     images = np.random.default_rng(0).normal(size=[1, SIDE, SIDE, 3])
     with tempfile.TemporaryDirectory() as folder:
-        given, answer = pathlib.Path(folder, "images.npy"), pathlib.Path(folder, "stages.npz")
-        np.save(given, images)
-        command = [python, _TORCH, options.file, given, answer, str(EPSILON), *map(str, strides)]
+        images_file, answer = pathlib.Path(folder, "images.npy"), pathlib.Path(folder, "stages.npz")
+        np.save(images_file, images)
+        command = [python, _TORCH, options.file, images_file, answer, str(EPSILON), *map(str, strides)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:

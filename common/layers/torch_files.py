@@ -96,10 +96,10 @@ def _legacy(file: _Bounded, path: pathlib.Path) -> Any:
 
 
 class _Storages:
-    """Resolves a pickle's references to storages. Without `get`, storages are empty; `seen` records their dtypes."""
+    """Resolves a pickle's references to storages. Without `get`, storages are empty; `kinds` records their dtypes."""
 
-    def __init__(self, get: Callable[[str], bytes] | None, seen: dict[str, str] | None = None):
-        self._get, self._seen = get, seen
+    def __init__(self, get: Callable[[str], bytes] | None, kinds: dict[str, str] | None = None):
+        self._get, self._kinds = get, kinds
         self._read: dict[str, bytes] = {}
 
     def __call__(self, reference: tuple) -> tuple[str, np.ndarray]:
@@ -108,8 +108,8 @@ class _Storages:
             raise ValueError("a reference to something else than a storage")
         if not isinstance(key, str):
             raise ValueError("a storage whose key is not text")
-        if self._seen is not None:
-            self._seen[key] = _STORAGES[storage]
+        if self._kinds is not None:
+            self._kinds[key] = _STORAGES[storage]
         if self._get is not None and key not in self._read:
             self._read[key] = self._get(key)
         return storage, np.frombuffer(self._read.get(key, b""), _STORAGES[storage])
@@ -152,7 +152,7 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
 
     def __init__(self, file: Any, storages: _Storages, path: pathlib.Path, bytes_: int):
         super().__init__(file, encoding="utf-8")
-        self._storages, self._path, self._left = storages, path, 2 * bytes_
+        self._storages, self._path, self._budget = storages, path, 2 * bytes_
 
     def persistent_load(self, reference: tuple) -> Any:
         return self._storages(reference)
@@ -195,8 +195,8 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
             raise ValueError("a tensor has a negative size")
         last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
         count = math.prod(size)
-        self._left -= count * data.itemsize
-        if last >= data.size or count > data.size or self._left < 0:
+        self._budget -= count * data.itemsize
+        if last >= data.size or count > data.size or self._budget < 0:
             raise ValueError("a tensor is longer than its storage")
         strides = [s * data.itemsize for s in stride]
         array = np.lib.stride_tricks.as_strided(data[offset:], size, strides, writeable=False).copy()
@@ -215,7 +215,7 @@ def _tensors(loaded: Any, path: pathlib.Path) -> Arrays:
         if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
             loaded = loaded[wrapper]
     pairs = loaded.items() if isinstance(loaded, dict) else ()
-    found = {n: a for n, a in pairs if isinstance(n, str) and isinstance(a, np.ndarray)}
-    if not found:
+    arrays = {n: a for n, a in pairs if isinstance(n, str) and isinstance(a, np.ndarray)}
+    if not arrays:
         raise UserError(f"{path}: holds no tensors by name; save the state_dict() alone")
-    return found
+    return arrays

@@ -52,7 +52,7 @@ def read(path: str | os.PathLike, kind: str = "") -> Arrays:
             ".pt": lambda p: of_state_dict(torch_arrays(p)),
             ".npz": lambda p: of_state_dict(npz.read(p)),
             ".safetensors": lambda p: of_state_dict(_safetensors(p)),
-            ".h5": _keras_file,
+            ".h5": lambda p: keras_names(hdf_arrays(p)),
         }
         kind = kind or path.suffix
         if kind not in readers:
@@ -126,10 +126,6 @@ def checked_reader(prefix: pathlib.Path) -> Any:
     if needed > there + _SPARE:
         raise ValueError(f"its variables have {needed} bytes, their files {there}")
     return reader
-
-
-def _keras_file(path: pathlib.Path) -> Arrays:
-    return keras_names(hdf_arrays(path))
 
 
 def hdf_arrays(path: str | os.PathLike) -> Arrays:

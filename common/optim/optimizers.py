@@ -41,19 +41,19 @@ def rule(config: Optimizer) -> Rule:
 
     Raises UserError as `Optimizer.check` does, or if a user function is not found or does not return a rule.
     """
-    if config.is_own:
+    if config.is_plugin:
         return _own_rule(config)
     config.check()
     return _RULES[config.name](config)
 
 
 def _own_rule(config: Optimizer) -> Rule:
-    own = plugins.call("optimizer.name", config.name, config)
-    if not isinstance(own, Rule):
+    rule = plugins.call("optimizer.name", config.name, config)
+    if not isinstance(rule, Rule):
         raise UserError(
-            f"config.optimizer.name={config.name!r}: returned {type(own).__name__}, not a common.optim.optimizers.Rule"
+            f"config.optimizer.name={config.name!r}: returned {type(rule).__name__}, not a common.optim.optimizers.Rule"
         )
-    return own
+    return rule
 
 
 def clipped(

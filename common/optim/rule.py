@@ -98,8 +98,8 @@ class Rule(NamedTuple):
         values may not depend on the weight's: a sharded update makes slots before it has its part of the weights.
       update: the weight's state -> (new weight, new slots).
       adapts_by_norms: whether `update` needs norms of the weights that adapt and of `measured`.
-      measured: the weight's state -> the tensor whose norm `update` gets from `segments.norms`, next to the weight's
-        norm; None: the `raw_gradient`.
+      measured: a function from the weight's state to a tensor. `segments.norms` gives `update` the norm of the weight
+        and the norm of this tensor. None: the tensor is `raw_gradient`.
     """
 
     slots: tuple[str, ...]

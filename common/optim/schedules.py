@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from common.config import plugins
+from common.config.run_length import RunLength
 from common.config.schedule import Cosine, Gnmt, Noam, OwnSchedule, Polynomial, Schedule, Step
+from common.config.schema import RunConfig
 from common.config.validation import check_schedule
 
 Curve = Callable[[tf.Tensor], tf.Tensor]
@@ -84,15 +86,26 @@ def _progress(step: tf.Tensor, start: float, steps: float) -> tf.Tensor:
     return tf.clip_by_value((step - start) / steps, 0, 1)
 
 
+def run_learning_rate(config: RunConfig, run_length: RunLength) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Returns the learning rate of a run as a function of the step; see `learning_rate`."""
+    peak, lengths = config.optimizer.base_learning_rate, (run_length.steps_per_epoch, run_length.train_steps)
+    return learning_rate(config.schedule, peak, *lengths, config.drops_round_down)
+
+
 def learning_rate(
-    schedule: Schedule, base_learning_rate: float, steps_per_epoch: float, train_steps: int
+    schedule: Schedule,
+    base_learning_rate: float,
+    steps_per_epoch: float,
+    train_steps: int,
+    drops_round_down: bool = False,
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns the learning rate of a run as a function of the step.
+    """Returns a schedule's learning rate as a function of the step.
 
     Args:
       base_learning_rate: the peak.
       steps_per_epoch: examples / batch, not rounded.
       train_steps: steps of the run.
+      drops_round_down: whether the steps of drops are rounded down.
 
     Returns:
       A function of the step (an integer tensor of any shape) that gives the rate (float32, the same shape).
@@ -100,7 +113,7 @@ def learning_rate(
     Raises UserError: see check_schedule; or a user function is not found or does not return a curve.
     """
     check_schedule(schedule, steps_per_epoch)
-    curve = _curve(schedule, base_learning_rate, steps_per_epoch, train_steps)
+    curve = _curve(schedule, base_learning_rate, steps_per_epoch, train_steps, drops_round_down)
     curve = _warmed(schedule, curve, base_learning_rate, schedule.warmup_length(steps_per_epoch))
 
     def rate(step: tf.Tensor) -> tf.Tensor:
@@ -121,7 +134,9 @@ def tabled(rate: Callable[[tf.Tensor], tf.Tensor], train_steps: int) -> Callable
     return lambda step: tf.gather(table, step)
 
 
-def _curve(schedule: Schedule, peak: float, steps_per_epoch: float, train_steps: int) -> Curve:
+def _curve(
+    schedule: Schedule, peak: float, steps_per_epoch: float, train_steps: int, drops_round_down: bool
+) -> Curve:
     """Returns the curve after the warmup; the arguments are those of `learning_rate`."""
     match schedule:
         case OwnSchedule(kind=kind):
@@ -138,7 +153,7 @@ def _curve(schedule: Schedule, peak: float, steps_per_epoch: float, train_steps:
         case Step():
             # Rounded to six decimals, so that 28.999999999999996 counts as 29 steps.
             boundaries = [round(epoch * steps_per_epoch, 6) for epoch in schedule.boundaries]
-            if schedule.drops_round_down:
+            if drops_round_down:
                 boundaries = [math.floor(boundary) for boundary in boundaries]
             # Drops are at epochs, which do not depend on how code counts its steps.
             shifted = [boundary + schedule.first_step for boundary in boundaries]
@@ -152,7 +167,7 @@ def _curve(schedule: Schedule, peak: float, steps_per_epoch: float, train_steps:
 
 
 def _warmed(schedule: Schedule, curve: Curve, peak: float, length: float) -> Curve:
-    if isinstance(schedule, Noam) and not schedule.is_own:
+    if isinstance(schedule, Noam) and not schedule.is_plugin:
         peak /= math.sqrt(schedule.width * length)
     if schedule.warmup_is_exponential:
         return exponential_warmup(curve, peak, length)

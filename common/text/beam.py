@@ -1,12 +1,12 @@
 """Beam search with static shapes, for any decoder that is a function of the last token and a state.
 
-`search` is tensor2tensor's. Each step takes the 2k best continuations of the k living hypotheses. Those that end
-compete by score for the k finished places; of the others, the k most probable live on. `search_in_one_beam` is that of
+`Search` is tensor2tensor's. Each step takes the 2k best continuations of the k living hypotheses. Those that end
+compete by score for the k finished places; of the others, the k most probable live on. `OneBeam` is that of
 GNMT (G6 nmt/beam_search_decoder.py, NV7 gnmt seq2seq/inference/beam_search.py): the k most probable hypotheses live on,
 finished or not, until all k of a sentence are finished; only then scores rank them. The score is GNMT's ("Google's
 Neural Machine Translation System", equations 14 and 15): log P / ((5 + length) / 6)^alpha
 + coverage_weight * sum over source tokens of log(min(attention received, 1)), the second sum in one beam only.
-`search_with_margins` is Lingvo's.
+`Margins` is Lingvo's.
 """
 
 from __future__ import annotations
@@ -32,10 +32,8 @@ class Step(NamedTuple):
     attention: tf.Tensor | None = None
 
 
-EOS_MARGIN, PRUNING = (
-    5.0,
-    4.0,
-)  # G7 lingvo: valid_eos_max_logit_delta, and beam_size of tasks/mt/params/mlperf.py.
+# G7 lingvo: valid_eos_max_logit_delta, and beam_size of tasks/mt/params/mlperf.py.
+EOS_MARGIN, PRUNING = 5.0, 4.0
 # (tokens int32 [b * k], step number from 0 as an int32 scalar, state) -> Step. Row i * k + j is hypothesis j of
 # sentence i. Every tensor in the state has b * k rows, which the search reorders. Tensors that all hypotheses of a
 # sentence share (the encoder's output) belong in the function's closure instead.
@@ -59,92 +57,6 @@ def length_penalty(length: tf.Tensor | float, alpha: float, dtype: tf.DType) -> 
     return ((5 + tf.cast(length, dtype)) / 6) ** alpha
 
 
-def search(
-    decoder: Decoder,
-    state: Any,
-    *,
-    sentences: int,
-    beam_size: int,
-    max_length: int,
-    eos: int,
-    start: int = 0,
-    alpha: float = 0.6,
-    dtype: tf.DType = tf.float32,
-) -> Hypotheses:
-    """Returns the `beam_size` best sequences of each sentence that end in `eos`.
-
-    The loop ends after `max_length` steps, or when no living hypothesis can still displace a finished one. For a
-    sentence without a finished hypothesis, it returns the living ones.
-
-    Args:
-      decoder: computes the next token's logits.
-      state: the decoder's state before the first step, with sentences * beam_size rows.
-      sentences: number of sentences b, static.
-      beam_size: k.
-      max_length: maximum number of steps, static.
-      eos: the token that ends a sequence.
-      start: the start token, before the first output token.
-      alpha: exponent of the length penalty; 0 is off.
-      dtype: of the scores.
-    """
-    return _Search(decoder, sentences, beam_size, max_length, eos, alpha, dtype).run(state, start, 0)
-
-
-def search_in_one_beam(
-    decoder: Decoder,
-    state: Any,
-    *,
-    sentences: int,
-    beam_size: int,
-    max_length: int,
-    eos: int,
-    source_length: int,
-    start: int = 0,
-    alpha: float = 0.6,
-    coverage_weight: float = 0.1,
-    count_start: bool = False,
-    dtype: tf.DType = tf.float32,
-) -> Hypotheses:
-    """Returns the `beam_size` hypotheses of each sentence in the last beam, unfinished ones too.
-
-    Args:
-      decoder, state, sentences, beam_size, max_length, eos, start, alpha, dtype: see `search`. The decoder's attention
-        must be exactly 0 at padding; a token that received exactly 0 has no penalty.
-      source_length: number of source tokens that attention covers, static.
-      coverage_weight: factor of the coverage penalty; 0 is off.
-      count_start: the length penalty counts the start token, as NVIDIA's code does.
-    """
-    settings = decoder, sentences, beam_size, max_length, eos, alpha, dtype, coverage_weight, count_start
-    return _OneBeam(*settings).run(state, start, source_length if coverage_weight else 0)
-
-
-def search_with_margins(
-    decoder: Decoder,
-    state: Any,
-    *,
-    sentences: int,
-    beam_size: int,
-    max_length: int,
-    eos: int,
-    start: int = 0,
-    alpha: float = 0.5,
-    dtype: tf.DType = tf.float32,
-) -> Hypotheses:
-    """Returns the `beam_size` best finished sequences of each sentence, as Lingvo's search on TPUs finds them.
-
-    The k most probable hypotheses without EOS live on. A living one also ends if EOS is among its k + 1 best tokens,
-    less than EOS_MARGIN below its best. A sentence's search ends when no living hypothesis is within PRUNING of the
-    most probable finished one. The score is log P / ((5 + length) / 5)^alpha. A sentence without a finished hypothesis
-    has no tokens. G7 transformer google/ops/beam_search_tpu_ops.py (`beam_search_step`), lingvo/core/ops/
-    beam_search_step_op_kernels.cc (`NormalizedScore`).
-
-    Args:
-      decoder, state, sentences, beam_size, max_length, eos, start, alpha, dtype: see `search`.
-    """
-    settings = decoder, sentences, beam_size, max_length, eos, alpha, dtype
-    return _Margins(*settings).run((state, tf.fill([sentences], tf.constant(float("-inf"), dtype))), start, 0)
-
-
 class _Beams(NamedTuple):
     """The loop's variables, for b sentences, k hypotheses, n = max_length."""
 
@@ -158,39 +70,58 @@ class _Beams(NamedTuple):
     scores: tf.Tensor  # [b, k], scores of the finished; -inf for none yet.
 
 
-@dataclasses.dataclass(frozen=True)
-class _Search:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Search:
+    """tensor2tensor's search, for the `beam_size` best sequences of each sentence that end in `eos`.
+
+    The loop ends after `max_length` steps, or when no living hypothesis can still displace a finished one. For a
+    sentence without a finished hypothesis, it returns the living ones.
+
+    Attributes:
+      decoder: computes the next token's logits.
+      sentences: number of sentences b, static.
+      beam_size: k.
+      max_length: maximum number of steps, static.
+      eos: the token that ends a sequence.
+      start: the start token, before the first output token.
+      alpha: exponent of the length penalty; 0 is off.
+      dtype: of the scores.
+    """
+
     decoder: Decoder
     sentences: int
     beam_size: int
     max_length: int
     eos: int
-    alpha: float
-    dtype: tf.DType
+    start: int = 0
+    alpha: float = 0.6
+    dtype: tf.DType = tf.float32
 
-    def run(self, state: Any, start: int, source: int) -> Hypotheses:
-        b, k, n = self.sentences, self.beam_size, self.max_length
-        never = tf.constant(float("-inf"), self.dtype)
-        first = _Beams(
-            index=tf.constant(0),
-            tokens=tf.zeros([b, k, n], tf.int32),
-            last=tf.fill([b, k], start),
-            # All k hypotheses start equal, so only the first may have descendants.
-            log_probs=tf.tile([[0.0] + [float("-inf")] * (k - 1)], [b, 1]),
-            state=state,
-            coverage=tf.zeros([b, k, source], self.dtype),
-            finished=tf.zeros([b, k, n], tf.int32),
-            scores=tf.fill([b, k], never),
-        )
-        first = first._replace(log_probs=tf.cast(first.log_probs, self.dtype))
+    def run(self, state: Any) -> Hypotheses:
+        """Searches from the decoder's state before the first step, with sentences * beam_size rows."""
         (last,) = tf.while_loop(
             self._goes_on,
             lambda beams: [self._advance(beams)],
-            [first],
-            maximum_iterations=n,
+            [self._first(state)],
+            maximum_iterations=self.max_length,
             parallel_iterations=1,
         )
         return self._best(last)
+
+    def _first(self, state: Any) -> _Beams:
+        b, k, n = self.sentences, self.beam_size, self.max_length
+        # All k hypotheses start equal, so only the first may have descendants.
+        log_probs = tf.tile([[0.0] + [float("-inf")] * (k - 1)], [b, 1])
+        return _Beams(
+            index=tf.constant(0),
+            tokens=tf.zeros([b, k, n], tf.int32),
+            last=tf.fill([b, k], self.start),
+            log_probs=tf.cast(log_probs, self.dtype),
+            state=state,
+            coverage=tf.zeros([b, k, 0], self.dtype),
+            finished=tf.zeros([b, k, n], tf.int32),
+            scores=tf.fill([b, k], tf.constant(float("-inf"), self.dtype)),
+        )
 
     def _best(self, last: _Beams) -> Hypotheses:
         none = tf.reduce_all(tf.math.is_inf(last.scores), axis=1, keepdims=True)
@@ -206,9 +137,11 @@ class _Search:
         """
         most = length_penalty(self.max_length, self.alpha, self.dtype)
         possible = beams.log_probs[:, 0] / most
-        found = ~tf.math.is_inf(beams.scores)
-        worst = tf.reduce_min(tf.where(found, beams.scores, tf.constant(float("inf"), self.dtype)), axis=1)
-        done = tf.reduce_any(found, axis=1) & (worst > possible)
+        is_finished = ~tf.math.is_inf(beams.scores)
+        worst = tf.reduce_min(
+            tf.where(is_finished, beams.scores, tf.constant(float("inf"), self.dtype)), axis=1
+        )
+        done = tf.reduce_any(is_finished, axis=1) & (worst > possible)
         return ~tf.reduce_all(done)
 
     def _next(self, beams: _Beams) -> tuple[Step, tf.Tensor]:
@@ -241,23 +174,38 @@ class _Search:
         never = tf.constant(float("-inf"), self.dtype)
         now = tf.where(ends, best / length_penalty(beams.index + 1, self.alpha, self.dtype), never)
         scores, finished = tf.math.top_k(tf.concat([beams.scores, now], axis=1), k)
-        log_probs, chosen = tf.math.top_k(tf.where(ends, never, best), k)
+        log_probs, order = tf.math.top_k(tf.where(ends, never, best), k)
         return _Beams(
             index=beams.index + 1,
-            tokens=_pick(sequences, chosen),
-            last=_pick(tokens, chosen),
+            tokens=_pick(sequences, order),
+            last=_pick(tokens, order),
             log_probs=log_probs,
-            state=self._follow(step.state, _pick(parents, chosen)),
+            state=self._follow(step.state, _pick(parents, order)),
             coverage=beams.coverage,
             finished=_pick(tf.concat([beams.finished, sequences], axis=1), finished),
             scores=scores,
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _OneBeam(_Search):
-    coverage_weight: float
-    count_start: bool
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneBeam(Search):
+    """GNMT's search, for the hypotheses of each sentence in the last beam, unfinished ones too.
+
+    The decoder's attention must be exactly 0 at padding; a token that received exactly 0 has no penalty.
+
+    Attributes:
+      source_length: number of source tokens that attention covers, static.
+      coverage_weight: factor of the coverage penalty; 0 is off.
+      count_start: the length penalty counts the start token, as NVIDIA's code does.
+    """
+
+    source_length: int
+    coverage_weight: float = 0.1
+    count_start: bool = False
+
+    def _first(self, state: Any) -> _Beams:
+        shape = [self.sentences, self.beam_size, self.source_length if self.coverage_weight else 0]
+        return super()._first(state)._replace(coverage=tf.zeros(shape, self.dtype))
 
     def _goes_on(self, beams: _Beams) -> tf.Tensor:
         return tf.reduce_any(beams.last != self.eos)
@@ -294,9 +242,23 @@ class _OneBeam(_Search):
         return Hypotheses(_pick(last.tokens, order), scores)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Margins(_Search):
-    """The state is the decoder's, and [b], the log-probability of each sentence's most probable finished hypothesis."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Margins(Search):
+    """Lingvo's search on TPUs, for the best finished sequences of each sentence.
+
+    The k most probable hypotheses without EOS live on. A living one also ends if EOS is among its k + 1 best tokens,
+    less than EOS_MARGIN below its best. A sentence's search ends when no living hypothesis is within PRUNING of the
+    most probable finished one. The score is log P / ((5 + length) / 5)^alpha. A sentence without a finished hypothesis
+    has no tokens. G7 transformer google/ops/beam_search_tpu_ops.py (`beam_search_step`), lingvo/core/ops/
+    beam_search_step_op_kernels.cc (`NormalizedScore`).
+    """
+
+    alpha: float = 0.5
+
+    def _first(self, state: Any) -> _Beams:
+        """The state is the decoder's, and [b], the log-probability of each sentence's best finished hypothesis."""
+        best = tf.fill([self.sentences], tf.constant(float("-inf"), self.dtype))
+        return super()._first((state, best))
 
     def _open(self, beams: _Beams) -> tf.Tensor:
         """Whether each sentence's search goes on, bool [b]."""
@@ -313,20 +275,20 @@ class _Margins(_Search):
         end = log_probs[..., self.eos]
         ends = tf.reduce_any(local == self.eos, -1) & (end > top[..., 0] - EOS_MARGIN)
         ended = tf.where(ends & self._open(beams)[:, None], beams.log_probs + end, never)
-        here = tf.range(self.max_length) == beams.index
-        sequences = tf.concat([beams.finished, tf.where(here, self.eos, beams.tokens)], axis=1)
+        at_step = tf.range(self.max_length) == beams.index
+        sequences = tf.concat([beams.finished, tf.where(at_step, self.eos, beams.tokens)], axis=1)
         penalty = ((5 + tf.cast(beams.index + 1, self.dtype)) / 5) ** self.alpha
-        scores, chosen = tf.math.top_k(tf.concat([beams.scores, ended / penalty], axis=1), k)
+        scores, order = tf.math.top_k(tf.concat([beams.scores, ended / penalty], axis=1), k)
         without = tf.where(tf.range(log_probs.shape[-1]) == self.eos, never, log_probs)
         best, parents, tokens = self._grown(beams.log_probs[..., None] + without, k)
         return _Beams(
             index=beams.index + 1,
-            tokens=tf.where(here, tokens[..., None], _pick(beams.tokens, parents)),
+            tokens=tf.where(at_step, tokens[..., None], _pick(beams.tokens, parents)),
             last=tokens,
             log_probs=best,
             state=(self._follow(step.state, parents), tf.maximum(finished_best, tf.reduce_max(ended, 1))),
             coverage=beams.coverage,
-            finished=_pick(sequences, chosen),
+            finished=_pick(sequences, order),
             scores=scores,
         )
 

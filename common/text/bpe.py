@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -57,6 +58,9 @@ class Moses:
         return self._detokenizer.detokenize(list(tokens))
 
 
+moses = functools.cache(Moses)  # By language.
+
+
 class Bpe:
     """Converts text to byte-pair tokens and back, with merges and a vocabulary."""
 
@@ -69,14 +73,13 @@ class Bpe:
         self._merges = apply_bpe.BPE(io.StringIO("\n".join(_checked_codes(Path(codes))) + "\n"))
         self._words = read_vocabulary(self.path)
         self._numbers = {word: number for number, word in enumerate(self._words)}
-        self._moses: dict[str, Moses] = {}
 
     def __len__(self) -> int:
         return len(self._words)
 
     def encode(self, text: str, language: str) -> list[int]:
         """Returns the tokens of a sentence, without <s> and </s>."""
-        return self.encode_tokens(self._moses_for(language).tokens(text))
+        return self.encode_tokens(moses(language).tokens(text))
 
     def encode_tokens(self, tokens: Sequence[str]) -> list[int]:
         """Like `encode`, but takes the tokens from `Moses.tokens`."""
@@ -90,12 +93,7 @@ class Bpe:
                 break
             words.append(self._words[int(number)])
         joined = (" ".join(words) + " ").replace(_JOINED, "")
-        return self._moses_for(language).text(joined.split())
-
-    def _moses_for(self, language: str) -> Moses:
-        if language not in self._moses:
-            self._moses[language] = Moses(language)
-        return self._moses[language]
+        return moses(language).text(joined.split())
 
 
 def learn(counts: Mapping[str, int], merges: int) -> list[str]:

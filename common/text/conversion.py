@@ -28,7 +28,17 @@ CHUNK = 5000  # Number of pairs that a worker converts at once.
 
 
 @dataclasses.dataclass(frozen=True)
-class Text:
+class Sentences:
+    """Parallel text in memory, whose pairs are all sound."""
+
+    rows: Sequence[parallel.Pair]
+
+    def pairs(self, dropped: parallel.Dropped | None = None) -> Iterator[parallel.Pair]:
+        yield from self.rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
     """Parallel text: source files, and files of their translations in the same order."""
 
     sources: Sequence[Path]
@@ -37,6 +47,9 @@ class Text:
     def pairs(self, dropped: parallel.Dropped | None = None) -> Iterator[parallel.Pair]:
         for source, target in zip(self.sources, self.targets, strict=True):
             yield from parallel.read_pairs(source, target, dropped)
+
+
+Text = Files | Sentences
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +79,7 @@ def prepare(folder: Path, pattern: str) -> None:
         )
 
 
-def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
+def texts(arguments: argparse.Namespace) -> tuple[Files, Files]:
     """Returns the training text and the evaluation text.
 
     Raises UserError if the two sides of a text have different numbers of files.
@@ -76,7 +89,7 @@ def texts(arguments: argparse.Namespace) -> tuple[Text, Text]:
         sides = [getattr(arguments, f"{kind}_{side}") for side in ("source", "target")]
         if len(sides[0]) != len(sides[1]):
             raise UserError(f"--{kind}_source names {len(sides[0])} files, --{kind}_target {len(sides[1])}")
-        both.append(Text(*sides))
+        both.append(Files(*sides))
     return both[0], both[1]
 
 
@@ -103,15 +116,14 @@ def pool(workers: int) -> Iterator[Callable[[Callable, Iterable], Iterator]]:
         yield in_order
 
 
-def chunks(items: Iterable) -> Iterator[list]:
-    """Yields `items` in lists of CHUNK."""
-    items = iter(items)
-    return iter(lambda: list(itertools.islice(items, CHUNK)), [])
-
-
-def progress(title: str) -> tqdm.tqdm:
-    """Returns a progress bar of pairs, shown only in a terminal."""
-    return tqdm.tqdm(unit=" pairs", desc=title, disable=not sys.stderr.isatty())
+def convert(pool_map: Callable, work: Callable[[list], list], pairs: Iterable, title: str) -> Iterator:
+    """Yields what `work` makes of the pairs, CHUNK at a time, by the map of a `pool`; shows progress in a terminal."""
+    pairs = iter(pairs)
+    chunks = iter(lambda: list(itertools.islice(pairs, CHUNK)), [])
+    with tqdm.tqdm(unit=" pairs", desc=title, disable=not sys.stderr.isatty()) as bar:
+        for chunk in pool_map(work, chunks):
+            bar.update(len(chunk))
+            yield from chunk
 
 
 def within(

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from common.data import record_counts, tiny_data
-from common.text.conversion import Text
+from common.text.conversion import Sentences
 
 VERSION = 1  # Version of the grammar: raise it if the same settings produce different sentences.
 _SOURCE_SYLLABLES = ("ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve")
@@ -71,12 +70,13 @@ class Grammar:
     def __init__(self, pair: Pair):
         self.pair = pair
         rng = np.random.default_rng(pair.seed)
-        taken: tuple[set[str], set[str]] = (set(), set())
+        lexicons: tuple[set[str], set[str]] = (set(), set())
 
         def words(count: int) -> list[tuple[str, str]]:
             syllables = (_SOURCE_SYLLABLES, _TARGET_SYLLABLES)
             return [
-                (_word(rng, syllables[0], taken[0]), _word(rng, syllables[1], taken[1])) for _ in range(count)
+                (_word(rng, syllables[0], lexicons[0]), _word(rng, syllables[1], lexicons[1]))
+                for _ in range(count)
             ]
 
         self.nouns, self.adjectives, self.verbs = words(pair.nouns), words(pair.adjectives), words(pair.verbs)
@@ -157,24 +157,13 @@ class _Phrase:
     plural: int
 
 
-def _word(rng: np.random.Generator, syllables: Sequence[str], taken: set[str]) -> str:
+def _word(rng: np.random.Generator, syllables: Sequence[str], lexicon: set[str]) -> str:
     """Makes a new word with two or three syllables."""
     while True:
         word = "".join(rng.choice(syllables) for _ in range(rng.integers(2, 4)))
-        if word not in taken:
-            taken.add(word)
+        if word not in lexicon:
+            lexicon.add(word)
             return word
-
-
-def write(pair: Pair, folder: Path) -> dict[str, tuple[Path, Path]]:
-    """Writes the pair's text files into `folder`; returns {"train": (sources, targets), "eval": ...}."""
-    grammar, paths = Grammar(pair), {}
-    for split in ("train", "eval"):
-        sentences = grammar.pairs(split)
-        paths[split] = folder / f"{split}.source", folder / f"{split}.target"
-        for side, path in enumerate(paths[split]):
-            path.write_text("".join(f"{sentence[side]}\n" for sentence in sentences))
-    return paths
 
 
 def generate(
@@ -182,7 +171,7 @@ def generate(
     data_dir: str | os.PathLike,
     tiny: Pair,
     names: Sequence[str],
-    convert: Callable[[Path, Text, Text], dict[str, int]],
+    convert: Callable[[Path, Sentences, Sentences], dict[str, int]],
 ) -> dict[str, int]:
     """Writes the pair into `data_dir`; does nothing if the same data is already there.
 
@@ -197,9 +186,9 @@ def generate(
     """
 
     def converted(folder: Path) -> dict[str, int]:
-        with tempfile.TemporaryDirectory() as scratch:
-            paths = write(tiny, Path(scratch))
-            return convert(folder, *(Text(paths[split][:1], paths[split][1:]) for split in ("train", "eval")))
+        grammar = Grammar(tiny)
+        texts = ([sentence[:2] for sentence in grammar.pairs(split)] for split in ("train", "eval"))
+        return convert(folder, *map(Sentences, texts))
 
     settings = dataclasses.asdict(tiny) | {"version": VERSION}
     return tiny_data.make(

@@ -16,6 +16,7 @@ from common.data.text_files import Line
 from common.errors import UserError
 
 Pair = tuple[str, str]
+_DROP = " (training text can be cleaned with --drop_bad)"
 
 
 @dataclasses.dataclass
@@ -25,13 +26,6 @@ class Dropped:
     empty: int = 0
     too_long: int = 0
     not_utf8: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.empty + self.too_long + self.not_utf8
-
-    def __str__(self) -> str:
-        return f"{self.empty} empty, {self.too_long} too long, {self.not_utf8} not UTF-8"
 
 
 def read_pairs(
@@ -51,9 +45,9 @@ def read_pairs(
         texts = []
         for path, line in zip(paths, row):
             if line.text is None and dropped is None:
-                raise UserError(f"{path}: line {line.number} is {line.fault}; repair it{_or_drop(dropped)}")
+                raise UserError(f"{path}: line {line.number} is {line.fault}; repair it{_DROP}")
             if line.text is not None and not line.text.strip() and dropped is None:
-                fix = f"remove it from both files{_or_drop(dropped)}"
+                fix = f"remove it from both files{_DROP}"
                 raise UserError(f"{path}: line {line.number} is empty; {fix}")
             texts.append(line.text)
         if any(text is None for text in texts):
@@ -62,10 +56,6 @@ def read_pairs(
             dropped.empty += 1
         else:
             yield texts[0], texts[1]
-
-
-def _or_drop(dropped: Dropped | None) -> str:
-    return " (training text can be cleaned with --drop_bad)" if dropped is None else ""
 
 
 def lines(paths: tuple[Path, Path]) -> Iterator[tuple[Line, Line]]:

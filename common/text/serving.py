@@ -25,8 +25,8 @@ def in_groups(
         count = tf.shape(tokens)[0]
         places = tf.minimum(tf.range((count + size - 1) // size * size), count - 1)
         grouped = tf.reshape(tf.gather(tokens, places), [-1, size, length])
-        found = tf.map_fn(network, grouped, fn_output_signature=tf.int32)
-        return tf.reshape(found, [-1, tf.shape(found)[2]])[:count]
+        tokens_of_groups = tf.map_fn(network, grouped, fn_output_signature=tf.int32)
+        return tf.reshape(tokens_of_groups, [-1, tf.shape(tokens_of_groups)[2]])[:count]
 
     def translate(tokens: tf.Tensor) -> dict[str, tf.Tensor]:
         missing = length - tf.shape(tokens)[1]

@@ -106,16 +106,13 @@ def build(path: str | os.PathLike, texts: Sequence[str | os.PathLike], size: int
         raise UserError(f"{path}: exists; remove it, or use it as the vocabulary")
     try:
         with whole(path) as partial:
-            found = _search(partial, [os.fspath(text) for text in texts], size)
-            if found is None:
+            vocabulary = _search(partial, [os.fspath(text) for text in texts], size)
+            if vocabulary is None:
                 raise UserError(f"{texts[0]}: too little text for a vocabulary; give a vocabulary instead")
-            partial.write_text(found, encoding="utf-8", newline="\n")
-    except OSError as error:
-        fix = "free some space or name another folder"
-        raise UserError(f"cannot write {path}: {error.strerror}; {fix}") from error
-    except tf.errors.OpError as error:  # The tokenizer reads and writes through TensorFlow.
-        fix = "free some space or name another folder"
-        raise UserError(f"cannot write {path}: {error.message}; {fix}") from error
+            partial.write_text(vocabulary, encoding="utf-8", newline="\n")
+    except (OSError, tf.errors.OpError) as error:  # The tokenizer reads and writes through TensorFlow.
+        reason = error.strerror if isinstance(error, OSError) else error.message
+        raise UserError(f"cannot write {path}: {reason}; free some space or name another folder") from error
     return Subwords(path)
 
 
@@ -181,10 +178,12 @@ def lines_of(path: Path) -> list[str]:
 
 def check_entries(path: Path, lines: Sequence[str], fits: Callable[[str], bool], entry: str) -> None:
     """Raises UserError, with file and line, if a line does not fit as an `entry` of a vocabulary, or repeats one."""
-    seen: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if not fits(line):
             raise UserError(f"{path}: line {number} is no {entry}: {line[:40]!r}; is it a vocabulary?")
-        if line in seen:
-            raise UserError(f"{path}: line {number} repeats line {seen[line]}, {line[:40]}; get a good copy")
-        seen[line] = number
+        if line in numbers:
+            raise UserError(
+                f"{path}: line {number} repeats line {numbers[line]}, {line[:40]}; get a good copy"
+            )
+        numbers[line] = number

@@ -1,21 +1,29 @@
-"""Finds what looks wrong in parallel text: markup, text decoded twice, subwords, another language. TensorFlow-free."""
+"""Finds what looks wrong in text: markup, text decoded twice, subwords, another language. TensorFlow-free."""
 
 import collections
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from common.data.report import Report
 from common.text.parallel import Pair
 
-# Part of the pairs from which a kind is suspicious, and part of the lines that say their language that are in others.
+# Part of the lines from which a kind is suspicious, and part of those that say their language that are in others.
 # Both are this project's choice, as are the bounds of the sample.
-_RARE, _MIXED = 0.001, 0.1
+_RARE, _MIXED = 0.0005, 0.1
 _SAMPLE, _LEAST_LINES, _LEAST_CHARACTERS = 500, 10, 20
 _SURE = 0.9  # Probability from which a line says its language; of Multi30k's captions, none says a wrong one.
 _NUMBERS = re.compile(r"\d+")
-_APART = 0.5  # Part of the pairs with numbers on both sides. This project's choice.
+# Part of the pairs with numbers on both sides, that begin with one word on both sides, or that have one sentence. These
+# and the next three are this project's choice.
+_APART, _KEYED, _OFTEN = 0.5, 0.5, 0.05
+# Lengths that vary less than this, by standard deviation over mean, tell nothing; those of translations correlate more.
+_VARIED, _RELATED, _LEAST_PAIRS = 0.2, 0.3, 50
+_FIRST_WORD = re.compile(r"[\s\"]*([^\s=:\"]+)")
+_DIVIDED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"  # Thai, Lao, Burmese and Khmer: U+200B divides words.
 # Encodings as which UTF-8 is read by mistake.
 _WRONG = ("cp1252", "latin-1", "cp1251")
 
@@ -38,38 +46,85 @@ def _with(pattern: str) -> Callable[[str], Any]:
     return re.compile(pattern).search
 
 
-_KINDS: dict[str, Callable[[str], Any]] = {
+_IN_TEXT: dict[str, Callable[[str], Any]] = {
     "an escaped character, such as &quot; of HTML or Moses": _with(r"&(#\d+|#x[0-9A-Fa-f]+|[A-Za-z]{2,8});"),
-    "a tag of HTML or XML": _with(r"</?[A-Za-z][A-Za-z0-9]*(\s[^<>]*)?/?>"),
-    "an escape of a program, such as \\n or \\u00e9": _with(r"\\([nrt]\b|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2})"),
-    "text cut into subwords already (\u2581, @@, ##)": _with(r"\u2581|@@( |$)|(^| )##\w"),
-    "text whose hyphens are split off already (@-@)": _with(r" @-@ "),
+    "text cut into subwords already (\u2581, @@, ##, \u0120, </w>)": _with(
+        r"\u2581|@@( |$)|(^| )##\w|(\u0120\S+ +){2}\u0120|</w>"
+    ),
     "text decoded twice, such as \u00c3\u00bc for \u00fc": _decoded_twice,
     "a character that was lost (\ufffd)": _with("\ufffd"),
+    "a control character, as of Windows-1252 read as Latin-1": _with(
+        "[\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
+    ),
+}
+_IN_SENTENCES: dict[str, Callable[[str], Any]] = {
+    "a tag of HTML or XML": _with(r"</?[A-Za-z][A-Za-z0-9]*(\s[^<>]*)?/?>"),
+    "markup of a wiki": _with(r"\[\[[^\]]+\]\]|'{3}"),
+    "an escape of a program, such as \\n or \\u00e9": _with(r"\\([nrt]\b|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2})"),
+    "text whose hyphens are split off already (@-@)": _with(r" @-@ "),
+    "words with their parts of speech or other factors": _with(r"(\S+[|_][A-Z]{2,5}\b\S* +){2}"),
+    "a character without width, as of web pages": _with(f"^(?!.*{_DIVIDED}).*\u200b|[\u2060\ufeff\u00ad]"),
     "a sentence in quotes with doubled ones, as in a CSV": _with(r'^".*"".*"$'),
+    "a tab in a sentence: has the file columns?": _with("\t"),
+    "a word that tables have for an empty cell": _with(
+        r"^\s*(nan|NaN|null|NULL|None|#?N/A|<NA>|#(NAME|VALUE|REF|ERROR)[?!])\s*$"
+    ),
+    "numbers alone, without a word": _with(r"^\s*\d+(\s+\d+){3,}\s*$"),
 }
 
 
-def report(pairs: Sequence[Pair], languages: Sequence[str], found: Report) -> None:
-    """Notes what looks wrong in pairs.
+def report_lines(
+    lines: Sequence[str], findings: Report, kinds: Mapping[str, Callable[[str], Any]] = _IN_TEXT
+) -> None:
+    """Notes what looks wrong in lines of text."""
+    for what, holds in kinds.items():
+        wrong = [line for line in lines if holds(line)]
+        if len(wrong) > _RARE * len(lines):
+            findings.suspect(what, wrong[0][:80], len(wrong))
+
+
+def _report_pairs(pairs: Sequence[Pair], findings: Report) -> None:
+    """Notes keys before the sentences, one sentence in many pairs, and sides that do not belong together."""
+    firsts = [[_FIRST_WORD.match(side) for side in pair] for pair in pairs]
+    keys = [one[1] for one, other in firsts if one and other and one[1] == other[1]]
+    if len(keys) > _KEYED * len(pairs) and len({*keys}) > _KEYED * len(keys) > _LEAST_LINES:
+        findings.suspect("a key or number that begins both sides, trained on", keys[0][:80], len(keys))
+    for side, name in enumerate(("source", "target")):
+        of_one = collections.defaultdict(set)
+        for pair in pairs:
+            of_one[pair[side]].add(pair[1 - side])
+        text, others = max(of_one.items(), key=lambda item: len(item[1]))
+        if len(others) > max(_LEAST_LINES, _OFTEN * len(pairs)):
+            findings.suspect(f"one {name} with many translations", text[:80], len(others))
+    lengths = np.array([[len(side) for side in pair] for pair in pairs], float)
+    varied = lengths.std(0) > _VARIED * lengths.mean(0)
+    if len(pairs) >= _LEAST_PAIRS and varied.all() and np.corrcoef(np.log(lengths).T)[0, 1] < _RELATED:
+        what = "lengths of the two sides that have nothing to do with each other: are the lines shifted?"
+        findings.suspect(what, " / ".join(pairs[0])[:80], len(pairs))
+
+
+def report(
+    pairs: Sequence[Pair], languages: Sequence[str], findings: Report, where: str = ""
+) -> tuple[str, ...]:
+    """Notes what looks wrong in pairs; returns the languages that they seem to have, "" for one that is not clear.
 
     Args:
       languages: codes of source and target, if they are known; empty otherwise.
+      where: ends the name of a side in a line, such as " to evaluate on".
     """
-    for what, holds in _KINDS.items():
-        lines = [side for pair in pairs for side in pair if holds(side)]
-        if len(lines) > _RARE * len(pairs):
-            found.suspect(what, lines[0][:80], len(lines))
+    report_lines([side for pair in pairs for side in pair], findings, {**_IN_TEXT, **_IN_SENTENCES})
+    _report_pairs(pairs, findings)
     numbered = [[_NUMBERS.findall(side) for side in pair] for pair in pairs]
     both = [number for number, sides in enumerate(numbered) if all(sides)]
     apart = [number for number in both if set(numbered[number][0]).isdisjoint(numbered[number][1])]
     if len(both) >= _LEAST_LINES and len(apart) > _APART * len(both):
         what = "numbers that differ in a sentence and its translation: are the lines shifted?"
-        found.suspect(what, " / ".join(pairs[apart[0]])[:80], len(apart))
+        findings.suspect(what, " / ".join(pairs[apart[0]])[:80], len(apart))
     step = max(1, len(pairs) // _SAMPLE)
     mains = []
     for side, name in enumerate(("source", "target")):
-        guesses = languages_of([pair[side] for pair in pairs[::step]])
+        texts = [pair[side] for pair in pairs[::step] if len(pair[side]) >= _LEAST_CHARACTERS]
+        guesses = [(text, *_identifier().classify(text)) for text in texts]
         sure = [(text, language) for text, language, likely in guesses if likely > _SURE]
         counts = collections.Counter(language for _, language, _ in guesses)
         (main, _), *_ = counts.most_common(1) or [("", 0)]
@@ -78,21 +133,18 @@ def report(pairs: Sequence[Pair], languages: Sequence[str], found: Report) -> No
         if mains[side] and len(others) > _MIXED * len(guesses):
             text, language = others[0]
             share = f"{len(others)} of {len(guesses)} lines of a sample, such as {text[:60]!r} ({language})"
-            found.suspect(f"a {name} in another language than most, {main}", share, len(others))
-        if languages and mains[side] and mains[side] != languages[side]:
-            found.suspect(f"the {name} seems to be {main}, not {languages[side]}", guesses[0][0][:80])
+            findings.suspect(f"a {name} in another language than most, {main}", share, len(others))
+        code = languages[side] if languages else ""
+        if code and mains[side] and mains[side] != code:
+            findings.suspect(f"the {name}{where} seems to be {main}, not {code}", guesses[0][0][:80])
     if mains[0] and mains[0] == mains[1]:
-        found.suspect("source and target seem to be in one language", mains[0])
-
-
-def languages_of(texts: Sequence[str]) -> list[tuple[str, str, float]]:
-    """Returns (text, ISO 639-1 code, its probability) of the texts that are long enough to say their language."""
-    identifier = _identifier()
-    return [(text, *identifier.classify(text)) for text in texts if len(text) >= _LEAST_CHARACTERS]
+        findings.suspect("source and target seem to be in one language", mains[0])
+    return tuple(mains)
 
 
 @functools.cache
 def _identifier() -> Any:
+    """Returns what classifies a text as (ISO 639-1 code, its probability)."""
     # Imported late: reading its model takes seconds.
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 

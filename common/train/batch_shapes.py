@@ -61,5 +61,5 @@ def _with_shape(batch: Mapping[str, tf.Tensor], batch_size: int, shape: Shape) -
 def _shape_index(batch: Mapping[str, tf.Tensor], shapes: Sequence[Shape]) -> tf.Tensor:
     """Returns the index of the batch's shape; 0 if it is unknown, which `_with_shape` then reports."""
     actual = tf.concat([tf.shape(batch[name])[1:] for name in shapes[0]], 0)
-    known = [[size for name in shapes[0] for size in shape[name]] for shape in shapes]
-    return tf.argmax(tf.reduce_all(actual == tf.constant(known), 1), output_type=tf.int32)
+    sizes = [[size for name in shapes[0] for size in shape[name]] for shape in shapes]
+    return tf.argmax(tf.reduce_all(actual == tf.constant(sizes), 1), output_type=tf.int32)

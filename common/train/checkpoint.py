@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from common.config.clock import Block
 from common.config.digest import digest, from_dict, to_dict
 from common.config.rules import SCHEDULES
+from common.config.run_length import Interval
 from common.config.schema import Communication, RunConfig
-from common.distributed import alike, sharded_weights
+from common.distributed import alike, fully_sharded
 from common.distributed.agreement import Agreement
 from common.distributed.replicas.base import Replicas
 from common.errors import PeerLostError, UserError
@@ -94,21 +94,20 @@ class Saver:
         if not replicas.main:
             return path
         # A resumed run repeats the evaluation of the checkpoint's own block, but of no earlier block.
-        earlier = [e for e in pending if e.block.end_step < step]
+        earlier = [e for e in pending if e.interval.end_step < step]
         meta = {"step": step, "digest": _digest(programs.config), "config": to_dict(programs.config)}
         meta |= {"benchmark": programs.config.benchmark, "labels": list(programs.task.labels())}
         if self._data is None:
             self._data = programs.task.data_files()
-        meta |= {"data": self._data, "pending": [dataclasses.asdict(e.block) for e in earlier]}
+        meta |= {"data": self._data, "pending": [dataclasses.asdict(e.interval) for e in earlier]}
         outputs = [(f"{PENDING}{i}/{n}", np.array(x)) for i, e in enumerate(earlier) for n, x in _outputs(e)]
         everything = itertools.chain(arrays, outputs)
         arguments = path, everything, meta, programs.task.assets(), self._keep, self._protect(step)
         self._writing = _in_thread(checkpoint_file.write, *arguments)
         if not whole:
             concurrent.futures.wait([self._writing])
-            collections.deque(
-                arrays, maxlen=0
-            )  # The other processes exchange to the end, if the disk was full.
+            # The other processes exchange to the end, if the disk was full.
+            collections.deque(arrays, maxlen=0)
         return path
 
     def wait(self) -> OSError | None:
@@ -182,12 +181,12 @@ def _pending(file: checkpoint_file.File) -> list[Evaluation]:
     """Returns the pending evaluations among a file's arrays."""
     evaluations = []
     for i, values in enumerate(file.meta.get("pending", [])):
-        block, outputs = Block(**values), {"sums": {}, "arrays": {}}
-        for kind, named in outputs.items():
+        interval, outputs = Interval(**values), {"sums": {}, "arrays": {}}
+        for kind, arrays in outputs.items():
             prefix = f"{PENDING}{i}/{kind}/"
             names = [name for name in file.arrays if name.startswith(prefix)]
-            named.update((name.removeprefix(prefix), file.arrays[name]) for name in names)
-        evaluations.append(Evaluation(block, **outputs))
+            arrays.update((name.removeprefix(prefix), file.arrays[name]) for name in names)
+        evaluations.append(Evaluation(interval, **outputs))
     return evaluations
 
 
@@ -257,17 +256,13 @@ def restore_weights_of(network: Network, file: checkpoint_file.File) -> None:
     arrays, weights = file.arrays, checkpoint_variables.weights(network)
     for name, weight in weights.items():
         array = arrays.get(name)
-        if (
-            array is None
-            or array.shape != sharded_weights.shape_of(weight)
-            or array.dtype.kind not in _NUMBERS
-        ):
-            said = "its variables are not those of this network"
-            raise UserError(f"{file.path}: {said}; give the run's --config flags")
+        if array is None or array.shape != fully_sharded.shape_of(weight) or array.dtype.kind not in _NUMBERS:
+            problem = "its variables are not those of this network"
+            raise UserError(f"{file.path}: {problem}; give the run's --config flags")
     moments = checkpoint_variables.moments(network)
     fitted = checkpoint_variables.fitted(network, arrays, moments, file.path)
     for name, weight in weights.items():
-        sharded_weights.write(network.replicas, weight, arrays[name])
+        fully_sharded.write(network.replicas, weight, arrays[name])
     _assign_per_replica(network, moments, fitted)
 
 
@@ -295,19 +290,19 @@ def _check_data(programs: Programs, file: checkpoint_file.File) -> None:
 
     A new file counts if its name differs from another's in digits alone, as one more shard's does.
     """
-    there, here = file.meta.get("data") or {}, programs.task.data_files()
-    if not there or not here:
+    saved, current = file.meta.get("data") or {}, programs.task.data_files()
+    if not saved or not current:
         return
-    forms = {re.sub(r"\d+", "0", name) for name in there}
-    changed = (n for n in {*there, *here} if there.get(n) != here.get(n))
-    names = sorted(n for n in changed if n in there or re.sub(r"\d+", "0", n) in forms)
+    forms = {re.sub(r"\d+", "0", name) for name in saved}
+    changed = (n for n in {*saved, *current} if saved.get(n) != current.get(n))
+    names = sorted(n for n in changed if n in saved or re.sub(r"\d+", "0", n) in forms)
     if not names:
         return
     unit = "files" if names[0].endswith("/") else "bytes"
-    sizes = (f"{x[names[0]]:,} {unit}" if names[0] in x else "absent" for x in (there, here))
+    sizes = (f"{x[names[0]]:,} {unit}" if names[0] in x else "absent" for x in (saved, current))
     raise UserError(
         f"{file.path}: its run trained on other data than --data_dir={programs.task.data_dir}: {names[0]} was "
-        f"{next(sizes)}, is {next(sizes)} ({len(names)} of {len({*there, *here})} files differ); give the data of "
+        f"{next(sizes)}, is {next(sizes)} ({len(names)} of {len({*saved, *current})} files differ); give the data of "
         "that run, or a new --checkpoint_dir to begin (--init=CHECKPOINT takes its weights)"
     )
 
@@ -319,7 +314,7 @@ def _assign(state: State, arrays: Mapping[str, np.ndarray]) -> None:
         if isinstance(entry, checkpoint_variables.Slot):
             slots[entry.weight, entry.name] = name
         else:
-            sharded_weights.write(replicas, entry, arrays[name])
+            fully_sharded.write(replicas, entry, arrays[name])
     state.update.write_slots(lambda weight, name: arrays[slots[weight, name]])
     _assign_per_replica(state, checkpoint_variables.moving(state), arrays)
 
@@ -337,7 +332,7 @@ def _assign_per_replica(
 
 def _is_of_earlier_version(file: checkpoint_file.File, config: RunConfig) -> bool:
     """Whether a checkpoint's settings are those of `config` but for fields that have gone since."""
-    if config.own_functions():  # Their code is in the digest alone.
+    if config.plugin_functions():  # Their code is in the digest alone.
         return False
     try:
         same = _digest(from_dict(type(config), file.meta["config"])) == _digest(config)
@@ -372,16 +367,16 @@ def _digest(config: RunConfig) -> str:
 def _difference(saved: dict, programs: Programs) -> str:
     """Returns the first settings that differ between a checkpoint's configuration and this run's."""
     config, groups = programs.config, ("optimizer", "schedule")
-    here, default = (json.loads(json.dumps(to_dict(each))) for each in (config, type(config)()))
+    new, default = (json.loads(json.dumps(to_dict(each))) for each in (config, type(config)()))
     # Earlier versions saved more fields, and lack later ones.
     with contextlib.suppress(UserError):
         saved = json.loads(json.dumps(to_dict(from_dict(type(config), saved))))
-    own = {group: {n: saved[group].get(n, value) for n, value in here[group].items()} for group in groups}
+    whole = {group: {n: saved[group].get(n, value) for n, value in new[group].items()} for group in groups}
     default |= {group: {} for group in groups}
-    there, here = (alike.of_config(default) | alike.of_config(values) for values in (saved | own, here))
+    old, new = (alike.of_config(default) | alike.of_config(values) for values in (saved | whole, new))
     free = (*FREE_FIELDS, "communication")
-    bound = (n for n in {*there, *here} if n.split(".")[1] not in free or n == "config.communication.wire")
-    names = sorted(n for n in bound if there.get(n) != here.get(n))
-    shown = ", ".join(f"{n}: {there.get(n)} there, {here.get(n)} here" for n in names[:_SHOWN])
+    bound = (n for n in {*old, *new} if n.split(".")[1] not in free or n == "config.communication.wire")
+    names = sorted(n for n in bound if old.get(n) != new.get(n))
+    listed = ", ".join(f"{n}: {old.get(n)} there, {new.get(n)} here" for n in names[:_SHOWN])
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return shown + more or "another version"
+    return listed + more or "another version"

@@ -102,8 +102,8 @@ def _opened(path: pathlib.Path) -> Iterator[tuple[npz.Archive, dict[str, Any]]]:
             yield archive, _checked_meta(path, parsed(archive["meta"].tobytes()))
     except NPZ_DAMAGE as error:
         if isinstance(error, OSError) and error.errno not in _DAMAGE:
-            said = f"cannot read: {error.strerror}; is the file there and readable?"
-            raise UserError(f"{path}: {said}") from error
+            problem = f"cannot read: {error.strerror}; is the file there and readable?"
+            raise UserError(f"{path}: {problem}") from error
         fix = "delete it to resume from the one before"
         raise DamagedError(f"{path}: not a whole checkpoint ({error}); {fix}") from error
 
@@ -143,8 +143,8 @@ def check_asset(path: str | os.PathLike, name: str) -> None:
     Raises UserError if the name is not plain.
     """
     if not is_plain_name(name) or name == ABOUT:
-        said = f"its asset {name[:80]!r} is not a plain file name"
-        raise UserError(f"{path}: {said}; the file is not as this project writes it")
+        problem = f"its asset {name[:80]!r} is not a plain file name"
+        raise UserError(f"{path}: {problem}; the file is not as this project writes it")
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:
@@ -160,7 +160,7 @@ def is_checkpoint(path: pathlib.Path) -> bool:
 
 def checkpoints(folder: pathlib.Path) -> list[pathlib.Path]:
     """Returns a folder's checkpoints, the newest last."""
-    return sorted(_named(folder, "npz"))
+    return sorted(_with_suffix(folder, "npz"))
 
 
 def step_of(path: pathlib.Path) -> int:
@@ -168,7 +168,7 @@ def step_of(path: pathlib.Path) -> int:
     return int(path.stem.rpartition("_")[2])
 
 
-def _named(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
+def _with_suffix(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
     pattern = re.compile(rf"checkpoint_\d{{8,}}\.{suffix}")
     return [p for p in folder.glob(f"checkpoint_*.{suffix}") if pattern.fullmatch(p.name)]
 
@@ -192,7 +192,7 @@ def write(
     others = ((name, np.frombuffer(data, np.uint8)) for name, data in texts.items())
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_partial(path.parent)
-    with whole(path) as made, open(made, "wb") as file:
+    with whole(path) as partial, open(partial, "wb") as file:
         npz.write(file, itertools.chain(arrays, others))
         file.flush()
         os.fsync(file.fileno())
@@ -207,7 +207,7 @@ def _remove_partial(folder: pathlib.Path) -> None:
     """Removes the files of killed saves; none is in use, because only process 0 writes."""
     for path in left_behind(folder, "checkpoint_*.npz"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in _named(folder, "partial"):  # The names that earlier versions used.
+    for path in _with_suffix(folder, "partial"):  # The names that earlier versions used.
         with contextlib.suppress(OSError):
             path.unlink()
 

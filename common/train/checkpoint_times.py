@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from common.config.clock import Block
+from common.config.run_length import Interval
 from common.train import events
 from common.train.guard import Guard
 from common.train.listener import Listener
@@ -57,7 +57,7 @@ class Checkpoints(Listener):
         if requested:
             self._save()
 
-    def on_interval_end(self, interval: Block) -> None:
+    def on_interval_end(self, interval: Interval) -> None:
         if (interval.index + 1) % self._every == 0:
             self._save()
 

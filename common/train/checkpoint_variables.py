@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from common.distributed import sharded_weights
+from common.distributed import fully_sharded
 from common.errors import UserError
 from common.layers import batch_norm
 from common.train import names
@@ -52,7 +52,7 @@ def values(state: State) -> Iterator[tuple[str, np.ndarray]]:
         if isinstance(entry, Slot):
             slots[entry.weight, entry.name] = name
         else:
-            yield name, sharded_weights.read(state.replicas, entry)
+            yield name, fully_sharded.read(state.replicas, entry)
     for weight, slot, value in state.update.each_slot():
         yield slots[weight, slot], value
     for name, variable in moving(state).items():
@@ -60,7 +60,7 @@ def values(state: State) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def shapes(state: State) -> dict[str, tuple[int, ...]]:
-    return {name: sharded_weights.shape_of(entry) for name, entry in entries(state).items()}
+    return {name: fully_sharded.shape_of(entry) for name, entry in entries(state).items()}
 
 
 def moving(state: Network) -> dict[str, tf.Variable]:

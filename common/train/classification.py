@@ -45,8 +45,8 @@ def confused(
     np.fill_diagonal(counts, 0)
     if not counts.any():
         return []
-    named = names()
-    called = [*named, *map(str, range(len(named), len(counts)))]
+    labels = names()
+    called = [*labels, *map(str, range(len(labels), len(counts)))]
     places = np.argsort(-counts, axis=None, kind="stable")[:_SHOWN]
     rows = zip(*np.unravel_index(places, counts.shape))
     return [(called[i], called[j], int(counts[i, j])) for i, j in rows if counts[i, j]]
@@ -57,7 +57,7 @@ def seen_once(sums: Mapping[str, np.ndarray], expected: int, unit: str = "exampl
 
     Raises ValueError if the number is not `expected`, which is config.num_eval_examples.
     """
-    seen = int(sums["seen"])
-    if seen != expected:
-        raise ValueError(f"{seen} {unit} seen, {expected} expected (config.num_eval_examples)")
-    return seen
+    count = int(sums["seen"])
+    if count != expected:
+        raise ValueError(f"{count} {unit} seen, {expected} expected (config.num_eval_examples)")
+    return count

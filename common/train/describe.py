@@ -1,18 +1,16 @@
 """Describes a run for `--describe`: parameters and multiply-adds counted on the built model, and the run's sizes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
 import tf_keras
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
+from common.distributed import blank
 from common.distributed.replicas.base import Replicas
 from common.distributed.replicas.single import Single
-from common.distributed.tensorflow_private import UninitializedVariable
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train.compilation import plan
@@ -35,9 +33,9 @@ def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) ->
 
     Raises UserError if no network can be built from the configuration.
     """
-    config, clock = task.config, Clock.of(task.config)
+    config, run_length = task.config, RunLength.of(task.config)
     replicas = _OnPaper(config)
-    with without_values():
+    with blank.scope():  # So that the largest network takes no memory.
         model = task.build(replicas, precision(config.precision))
     macs = forward_macs(model, task.batch_shapes)
     return {
@@ -49,24 +47,12 @@ def describe(task: Task, hyperparameters: Sequence[tuple[str, Any, Mapping]]) ->
         "forward_macs_per_example": macs,
         "forward_flops_per_example": 2 * macs,
         "global_batch_size": config.global_batch_size,
-        "steps_per_epoch": clock.whole_steps_per_epoch,
-        "train_steps": clock.train_steps,
+        "steps_per_epoch": run_length.whole_steps_per_epoch,
+        "train_steps": run_length.train_steps,
         "quality_target": config.logged_target,
         "compiled_here": _compiled(config, replicas, model),
         "hyperparameters": {key: value for key, value, _ in hyperparameters},
     }
-
-
-def without_values() -> AbstractContextManager[None]:
-    """Returns a context in which variables have shapes but no values, so that the largest network takes no memory."""
-
-    def create(other: Callable[..., tf.Variable], **wanted: Any) -> tf.Variable:
-        if wanted.get("shape") is None:  # The value alone knows the shape.
-            return other(**wanted)
-        kept = {name: wanted.get(name) for name in ("trainable", "shape", "dtype", "name")}
-        return UninitializedVariable(**kept)
-
-    return tf.variable_creator_scope(create)
 
 
 def _compiled(config: RunConfig, replicas: Replicas, model: tf_keras.Model) -> str:

@@ -49,13 +49,7 @@ def first_not_finite(programs: Programs, replay: Callable[[int], int], step: int
 def _in_step(programs: Programs, healthy: int) -> str:
     """Looks at the batch after `healthy` steps, then at its loss and gradients."""
     local, model = programs.replicas.local_results, programs.state.model
-    batch = next(
-        iter(
-            programs.dataset(
-                lambda shard: programs.task.train_input(shard, programs.batch_size(True), healthy)
-            )
-        )
-    )
+    batch = next(programs.train_input(healthy))
     inputs = batch if isinstance(batch, Mapping) else {"batch": batch}
     sound = (_finite(local(x)) for x in inputs.values())
     if cause := _first_of(programs, [f"the input {name!r}" for name in inputs], sound):
@@ -78,20 +72,20 @@ def _in_step(programs: Programs, healthy: int) -> str:
 
 def _first_of(programs: Programs, names: Sequence[str], sound: Iterable[bool]) -> str:
     """Returns the first name whose tensor is not sound in some process, "" if all are in all."""
-    own = next((i for i, fine in enumerate(sound) if not fine), len(names))
-    first = -programs.replicas.all_reduce_max(-own)
+    index = next((i for i, fine in enumerate(sound) if not fine), len(names))
+    first = -programs.replicas.all_reduce_max(-index)
     return names[first] if first < len(names) else ""
 
 
 def _in_variables(programs: Programs) -> str:
     """Names the first variable that is not finite: slots first, then weights and moments, as an update writes them."""
-    state, named = programs.state, []
+    state, variables = programs.state, []
     if isinstance(state.update, WholeUpdate):
         for weight, slots in zip(state.model.trainable_variables, state.update.slots, strict=True):
-            named += [(f"the slot {name!r} of {weight.name}", slot) for name, slot in slots.items()]
-    named += [(f"the weight {v.name}", v) for v in state.model.variables]
-    sound = (_finite(programs.replicas.local_results(v)) for _, v in named)
-    return _first_of(programs, [name for name, _ in named], sound)
+            variables += [(f"the slot {name!r} of {weight.name}", slot) for name, slot in slots.items()]
+    variables += [(f"the weight {v.name}", v) for v in state.model.variables]
+    sound = (_finite(programs.replicas.local_results(v)) for _, v in variables)
+    return _first_of(programs, [name for name, _ in variables], sound)
 
 
 def _finite(copies: Iterable[Any]) -> bool:

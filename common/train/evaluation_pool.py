@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from common.config.clock import Block
+from common.config.run_length import Interval
+from common.distributed import heartbeat
 from common.errors import UserError
 from common.train import events
 from common.train.task import Quality, Task
@@ -26,7 +27,7 @@ END_SECONDS = 5.0  # Time for idle workers to end by themselves, and for killed 
 class Evaluation(NamedTuple):
     """The network's outputs over all evaluation batches, and the training block before the evaluation."""
 
-    block: Block
+    interval: Interval
     sums: Mapping[str, Any]
     arrays: Mapping[str, Any]
 
@@ -107,10 +108,10 @@ class Evaluator:
 
     def wait(self, given_up: Callable[[], bool]) -> bool:
         """Waits until every evaluation has finished, or `given_up()`; returns whether they have finished."""
-        left = [future for _, future in self._pending if not future.done()]
-        while left and not given_up():
-            left = list(concurrent.futures.wait(left, timeout=POLL_SECONDS).not_done)
-        return not left
+        waiting = [future for _, future in self._pending if not future.done()]
+        while waiting and not given_up():
+            waiting = list(concurrent.futures.wait(waiting, timeout=POLL_SECONDS).not_done)
+        return not waiting
 
     def finished(self) -> Iterator[events.Evaluated]:
         """Yields finished evaluations in the order of their blocks.
@@ -118,11 +119,11 @@ class Evaluator:
         Raises UserError if the outputs do not add up, or the worker process died.
         """
         while self._pending and self._pending[0][1].done():
-            (block, *_), future = self._pending.pop(0)
+            (interval, *_), future = self._pending.pop(0)
             with quality_explained():
                 quality: Quality = future.result()
-            found = quality.value, quality.reached, quality.details, quality.by_class, quality.confused
-            yield events.Evaluated(block, now(), *found)
+            fields = quality.value, quality.reached, quality.details, quality.by_class, quality.confused
+            yield events.Evaluated(interval, now(), *fields)
 
 
 @contextlib.contextmanager
@@ -148,7 +149,7 @@ class _Worker(multiprocessing.context.SpawnProcess):
 
     def start(self) -> None:
         """Starts the process with these signals blocked; runs in the main process."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, heartbeat.STOPS)
         try:
             super().start()
         finally:

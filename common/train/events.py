@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.config.clock import Block
+from common.config.run_length import Interval
 
 # The beginnings of the reasons why an uninterrupted run ends.
 NO_TARGET = "no quality target was set"
@@ -26,19 +26,19 @@ class RunStarted:
 @dataclasses.dataclass(frozen=True)
 class BlockStarted:
     time: float
-    block: Block
+    interval: Interval
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Step `step` of `block` is done; shown to people, not logged. `evaluating` is true after the last step.
+    """Step `step` of `interval` is done; shown to people, not logged. `evaluating` is true after the last step.
 
     `loss` is the last finished step's loss; nan before a call's first step.
     """
 
     time: float
     step: int
-    block: Block
+    interval: Interval
     evaluating: bool = False
     loss: float = math.nan
 
@@ -47,7 +47,7 @@ class Progress:
 class Trained:
     """The training part of a block: each step's loss and end time."""
 
-    block: Block
+    interval: Interval
     losses: Sequence[float]
     times: Sequence[float]
 
@@ -56,16 +56,16 @@ class Trained:
 class EvalRan:
     """The network has processed the held-out data, from `start` to `stop`; the result may come later."""
 
-    block: Block
+    interval: Interval
     start: float
     stop: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """The quality after `block`; the run learns it at `time`, perhaps while a later block trains."""
+    """The quality after `interval`; the run learns it at `time`, perhaps while a later block trains."""
 
-    block: Block
+    interval: Interval
     time: float
     value: Any
     reached: bool
@@ -77,7 +77,7 @@ class Evaluated:
 @dataclasses.dataclass(frozen=True)
 class BlockStopped:
     time: float
-    block: Block
+    interval: Interval
 
 
 @dataclasses.dataclass(frozen=True)

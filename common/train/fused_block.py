@@ -6,13 +6,12 @@ them, together with its loss, so that all end the block after the same step.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.distributed.agreement import Agreement
 from common.distributed.spatial.sharing import counted_once
 from common.train import gradients
@@ -20,7 +19,7 @@ from common.train.batch_shapes import summed
 from common.train.block import Result, TrainingBlock, batch_size
 from common.train.compilation import Compiled, Plan
 from common.train.state import State
-from common.train.step import make_eval_step, make_prepare_eval, make_update
+from common.train.step import make_eval_step, make_prepare_eval, make_train_step
 from common.train.step_timing import StepTiming
 from common.train.task import Task
 from common.train.timing import mapped, now
@@ -30,7 +29,7 @@ class FusedBlock(TrainingBlock):
     """A block with the loop around the steps in TensorFlow: it ends at the next step."""
 
     def __init__(
-        self, task: Task, state: State, clock: Clock, how: Plan, timing: StepTiming, agreement: Agreement
+        self, task: Task, state: State, length: RunLength, how: Plan, timing: StepTiming, agreement: Agreement
     ):
         """Makes the steps.
 
@@ -51,11 +50,7 @@ class FusedBlock(TrainingBlock):
             state.update.compile()
         # One function up to the exchange and one from it, because `timing` measures between them.
         gradients_of = timing.of_gradients(gradients.make(task, state.model, replicas, between, how.segments))
-        update = make_update(self.config, state, clock)
-
-        def train_step(batch: Any, step: tf.Tensor) -> tf.Tensor:
-            return update(*gradients_of(batch), step)
-
+        train_step = make_train_step(task, state, length, gradients_of)
         self._train_step = replicas.compile(train_step, whole)
         self._evaluated = summed(
             replicas,
@@ -165,7 +160,8 @@ class FusedBlock(TrainingBlock):
         self, evaluation: Any, eval_steps: tf.Tensor, stop: tf.Tensor
     ) -> tuple[tf.Tensor, dict, dict]:
         """Evaluates `eval_steps` batches unless stopped; returns their number, their sums and concatenated arrays."""
-        with tf.control_dependencies(self._run_everywhere(self._prepare_eval)):
+        prepared = self.replicas.local_results(self.replicas.run(self._prepare_eval))
+        with tf.control_dependencies(tf.nest.flatten(prepared)):
             zero_sums, array_specs = self._eval_outputs(evaluation)
         arrays = {
             name: tf.TensorArray(
@@ -194,9 +190,6 @@ class FusedBlock(TrainingBlock):
             for (name, array), spec in zip(arrays.items(), array_specs.values(), strict=True)
         }
         return done, sums, joined
-
-    def _run_everywhere(self, function: Callable[[], tf.Tensor]) -> list[tf.Tensor]:
-        return tf.nest.flatten(self.replicas.local_results(self.replicas.run(function)))
 
     def _eval_outputs(self, evaluation: Any) -> tuple[dict, dict]:
         """Traces an evaluation step without running it; returns zero sums and the specs of the arrays."""

@@ -55,8 +55,8 @@ def _whole(
         terms = task.loss(model, batch)
         loss = tf.add_n([t.total / _denominator(t, replicas) for t in terms.values()])
         scaled = _scaled(task, loss)
-    found = _dense(tape, scaled, model.trainable_variables)
-    return loss, _unscaled(task, [gpu_forms.in_weight_layout(replicas, g) for g in found])
+    gradients = _dense(tape, scaled, model.trainable_variables)
+    return loss, _unscaled(task, [gpu_forms.in_weight_layout(replicas, g) for g in gradients])
 
 
 def _scaled(task: Task, loss: tf.Tensor) -> tf.Tensor:
@@ -80,11 +80,13 @@ def _dense(
 
     With `earlier`, sums of earlier gradients, returns the new sums.
     """
-    left = {v.ref(): x for v, x in zip(variables, earlier, strict=True)} if earlier else {}
-    with recompute.earlier_gradients(left):
-        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    dense = [tf.convert_to_tensor(g) for g in found]
-    return [left[v.ref()] + g if v.ref() in left else g for v, g in zip(variables, dense, strict=True)]
+    remaining = {v.ref(): x for v, x in zip(variables, earlier, strict=True)} if earlier else {}
+    with recompute.earlier_gradients(remaining):
+        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    dense = [tf.convert_to_tensor(g) for g in gradients]
+    return [
+        remaining[v.ref()] + g if v.ref() in remaining else g for v, g in zip(variables, dense, strict=True)
+    ]
 
 
 def _denominator(term: WeightedSum, replicas: Replicas, micro_batches: int = 1) -> tf.Tensor:
@@ -116,7 +118,7 @@ class _InParts:
         else:
             totals = self._parts(batch, tf.constant(0))
             for i in range(1, self._count):
-                totals = _added(totals, self._parts(batch, tf.constant(i)))
+                totals = tf.nest.map_structure(tf.add, totals, self._parts(batch, tf.constant(i)))
         loss, gradients = [], [[] for _ in self._model.trainable_variables]
         for total, weight, grads in totals:
             weight = _or_one(self._replicas.all_reduce(weight))
@@ -179,10 +181,6 @@ class _InParts:
         return tf.nest.map_structure(part, batch)
 
 
-def _added(totals: list[_Part], parts: list[_Part]) -> list[_Part]:
-    return tf.nest.map_structure(tf.add, totals, parts)
-
-
 class _InSegments(_InParts):
     """As `_InParts` for one micro-batch; several programs compute the forward and backward pass.
 
@@ -198,8 +196,8 @@ class _InSegments(_InParts):
         self._parts = self._cut
 
     def _cut(self, batch: Batch, i: tf.Tensor) -> list[_Part]:
-        given = tf.nest.flatten((batch, i))
-        key = tuple((x.dtype, tuple(x.shape)) for x in given)
+        inputs = tf.nest.flatten((batch, i))
+        key = tuple((x.dtype, tuple(x.shape)) for x in inputs)
         if key not in self._cuts:
             traced = tf.function(self._of, autograph=False).get_concrete_function(batch, i)
             self._structure = traced.structured_outputs
@@ -207,7 +205,7 @@ class _InSegments(_InParts):
             groups = [[grads[v] for _, _, grads in numbers for v in group] for group in self._groups]
             groups[0] += [x for total, weight, _ in numbers for x in (total, weight)]
             self._cuts[key] = Cut(traced, groups)
-        return tf.nest.pack_sequence_as(self._structure, self._cuts[key](given))
+        return tf.nest.pack_sequence_as(self._structure, self._cuts[key](inputs))
 
 
 def divided(buckets: Sequence[Sequence[int]], sizes: Sequence[int], count: int) -> list[list[int]]:

@@ -6,7 +6,7 @@ gradients, which all replicas add, so the bits of every replica may change. The 
 from all others, or, of two, the one whose weight is far farther from the repeated one, where the two differ most.
 
 It does not see an error that all replicas receive alike: in a gradient before the sum, in a batch, or in a slot that
-only one replica holds (`shard_weight_update`).
+only one replica holds (`communication.weight_update`).
 """
 
 import math
@@ -15,9 +15,9 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from common.config.clock import Block
+from common.config.run_length import Interval
 from common.distributed import heartbeat
-from common.distributed.sharded_weights import is_sharded
+from common.distributed.fully_sharded import is_sharded
 from common.distributed.weight_update import WholeUpdate
 from common.errors import PeerLostError, UserError
 from common.train import checkpoint_variables, divergence, events
@@ -78,7 +78,7 @@ class Guard(Listener):
     def on_pause(self, step: int, requested: bool) -> None:
         self.check(step)
 
-    def on_interval_end(self, interval: Block) -> None:
+    def on_interval_end(self, interval: Interval) -> None:
         step = int(self._programs.state.step)
         if self.enabled and step // self.steps > self._equal[0] // self.steps:
             self.check(step)
@@ -129,8 +129,8 @@ class Guard(Listener):
             f"replica {erred} alone; its memory or processor fails: leave that machine out, and start again with "
             "the same --checkpoint_dir"
         )
-        own = process == self._programs.replicas.process_index
-        raise UserError(reason, FAULTY) if own else PeerLostError(reason)
+        local = process == self._programs.replicas.process_index
+        raise UserError(reason, FAULTY) if local else PeerLostError(reason)
 
     @property
     def _local(self) -> int:
@@ -174,7 +174,9 @@ class Guard(Listener):
         `digests` and `before` are of a variable that differed, `again` is that variable after a replay.
         """
         if before is None or again is None:
-            digests = self._of_all(digests)
+            replicas, first = self._programs.replicas, self._programs.replicas.process_index * self._local
+            by_number = dict(enumerate(digests, first))  # Of this process; no digest is negative.
+            digests = [replicas.all_reduce_max(by_number.get(r, 0)) for r in range(replicas.num_replicas)]
             odd = [r for r, each in enumerate(digests) if digests.count(each) == 1]
             return odd[0] if len(odd) == 1 else None
         with np.errstate(all="ignore"):
@@ -184,12 +186,6 @@ class Guard(Listener):
             apart = np.nan_to_num(np.abs(before - again)[:, place], nan=np.inf)
         erred = int(np.argmax(apart))
         return erred if apart[erred] > _CLEAR * apart[1 - erred] else None
-
-    def _of_all(self, values: list[int]) -> list[int]:
-        """Returns every replica's value, from those of this process's replicas, which are not negative."""
-        replicas, first = self._programs.replicas, self._programs.replicas.process_index * self._local
-        own = dict(enumerate(values, first))
-        return [replicas.all_reduce_max(own.get(r, 0)) for r in range(replicas.num_replicas)]
 
     def _state(self) -> list[list[np.ndarray]]:
         """Returns a copy of all variables on the host; one copy where the replicas are equal."""
@@ -202,11 +198,7 @@ class Guard(Listener):
     def replay(self, step: int) -> int:
         """Repeats the steps since the noted state, up to `step`; returns the step where they begin."""
         since, copies = self._equal
-        local = self._programs.replicas.local_results
-        variables = self._programs.state.variables()
-        for variable, values in zip(variables, copies, strict=True):
-            for i, component in enumerate(local(variable)):
-                component.assign(values[i % len(values)])
+        self._programs.state.restore(copies)
         before, last = heartbeat.phase("repeats steps"), heartbeat.step()
         train, nothing = self._programs.train_input(since), self._programs.synthetic(False)
         for first in range(since, step, _TOLD_STEPS):

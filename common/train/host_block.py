@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.distributed.agreement import Agreement
 from common.distributed.spatial.sharing import counted_once
 from common.train.block import Result, TrainingBlock
@@ -32,7 +32,7 @@ class HostBlock(TrainingBlock):
     """A block whose loop is Python's: it ends when the calls that run have ended, one late."""
 
     def __init__(
-        self, task: Task, state: State, clock: Clock, how: Plan, timing: HostTiming, agreement: Agreement
+        self, task: Task, state: State, length: RunLength, how: Plan, timing: HostTiming, agreement: Agreement
     ):
         """Makes the steps; arguments as in `FusedBlock`."""
         assert how.compiled is Compiled.STEP
@@ -40,7 +40,7 @@ class HostBlock(TrainingBlock):
         self._timing, self._alone = timing, agreement.alone
         # State that other threads read and write; `state.step` lags behind until the block's end.
         self._stopping, self._last_loss, self._done = False, math.nan, None
-        self._step, self._eval_step = make_train_step(task, state, clock), make_eval_step(task, state)
+        self._step, self._eval_step = make_train_step(task, state, length), make_eval_step(task, state)
         self._prepare_eval = make_prepare_eval(state)
         self._shapes, self._eval_shapes = task.batch_shapes, task.eval_batch_shapes
         with self.replicas.scope():  # The devices' step number; `state.step` is the host's.

@@ -4,7 +4,7 @@ import contextlib
 import math
 from typing import Any
 
-from common.config.clock import Block
+from common.config.run_length import Interval
 from common.train import events
 
 
@@ -42,7 +42,7 @@ class Listener:
     def on_pause(self, step: int, requested: bool) -> None:
         """The run stands between two steps of an interval; `requested`: a listener asked for it in `on_poll`."""
 
-    def on_interval_end(self, interval: Block) -> None:
+    def on_interval_end(self, interval: Interval) -> None:
         """The run has evaluated, and goes on."""
 
     def on_verdict(self, verdict: events.RunStopped) -> None:

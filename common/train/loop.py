@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from common.config.clock import Block
+from common.config.run_length import Interval
 from common.train import divergence, events
 from common.train.block import Result
 from common.train.evaluation_pool import POLL_SECONDS, Evaluation, Evaluator
@@ -64,13 +64,12 @@ class Loop:
         self._emit(events.RunStarted(started, start))
         programs.task.check_data()
         train, held_out = programs.train_input(start), programs.eval_input()
-        intervals = programs.clock.blocks(start, evaluated=int(programs.state.evaluated) == start)
+        intervals = programs.run_length.intervals(start, evaluated=int(programs.state.evaluated) == start)
         with self._evaluator, self._worker:
             for unfinished in pending:
                 self._evaluator.submit(unfinished)
             for listener in self._listeners:
                 listener.on_start(self)
-            verdict = None
             for interval in intervals:
                 self._emit(events.BlockStarted(now(), interval))
                 result, verdict = self._train_and_evaluate(interval, train, held_out)
@@ -81,21 +80,22 @@ class Loop:
                     verdict = self._verdict()  # A signal may have come meanwhile.
                 if verdict:
                     break
-            verdict = verdict or self._verdict(finished=True)
+            else:
+                verdict = self._verdict(finished=True)
             for listener in self._listeners:
                 listener.on_verdict(verdict)  # The last comparison of the replicas must confirm it.
             self._emit(verdict)
 
     def _train_and_evaluate(
-        self, interval: Block, train: Any, held_out: Any
+        self, interval: Interval, train: Any, held_out: Any
     ) -> tuple[Result, RunStopped | None]:
         """Trains an interval, with pauses where listeners want them; the last call also evaluates."""
-        clock, losses, times, evaluation = self.programs.clock, [], [], iter(held_out)
+        run_length, losses, times, evaluation = self.programs.run_length, [], [], iter(held_out)
         while True:
             step, last, pause = self.step, interval.end_step, math.inf
             if step < last:
                 pause = min((x.next_pause(step, last) for x in self._listeners), default=math.inf)
-            eval_steps = clock.eval_steps if last < pause else 0
+            eval_steps = run_length.eval_steps if last < pause else 0
             result = self._call(interval, train, evaluation, min(last, pause) - step, eval_steps)
             losses += result.losses.tolist()
             times += result.times.tolist()
@@ -113,9 +113,9 @@ class Loop:
             self._emit(events.Trained(interval, losses, times))
         return result, verdict
 
-    def _judge(self, interval: Block, result: Result) -> RunStopped | None:
+    def _judge(self, interval: Interval, result: Result) -> RunStopped | None:
         """Takes an evaluation's outputs; a worker may compute the quality while the next interval trains."""
-        programs, last = self.programs, interval.end_step == self.programs.clock.train_steps
+        programs, last = self.programs, interval.end_step == self.programs.run_length.train_steps
         self._emit(events.EvalRan(interval, result.eval_start, result.eval_stop))
         self._evaluator.submit(Evaluation(interval, result.sums, result.arrays))
         if last:
@@ -128,13 +128,13 @@ class Loop:
         return self._verdict(finished=last)
 
     def _call(
-        self, interval: Block, train: Any, evaluation: Any, train_steps: int, eval_steps: int
+        self, interval: Interval, train: Any, evaluation: Any, train_steps: int, eval_steps: int
     ) -> Result:
         """Runs `train_steps` training steps and an evaluation of `eval_steps` batches, and follows their progress.
 
         They end early for a reason to stop, for an earlier evaluation that met the target, or for a listener's pause.
         """
-        block, seen, ended = self.programs.block, -1, False
+        block, last_step, ended = self.programs.block, -1, False
         if self._stop:  # Before the worker thread looks, so that no step runs.
             block.stop()
         with contextlib.ExitStack() as around:
@@ -146,8 +146,8 @@ class Loop:
                     ended = future.done()  # So that the last look comes after the last step.
                     step, loss = block.progress()
                     trained = step >= interval.end_step
-                    if step != seen:
-                        seen = step
+                    if step != last_step:
+                        last_step = step
                         self._emit(events.Progress(now(), step, interval, trained, loss))
                     pauses = [x.on_poll(step, not trained) for x in self._listeners]
                     self._collect()
@@ -167,10 +167,10 @@ class Loop:
             return
         for evaluated in self._evaluator.finished():
             # Set only once the result is known: a run that ends earlier repeats the evaluation when it resumes.
-            self.programs.state.evaluated.assign(evaluated.block.end_step)
+            self.programs.state.evaluated.assign(evaluated.interval.end_step)
             self._emit(evaluated)
             if evaluated.reached:
-                self._success = RunStopped(evaluated.time, "success", evaluated.block.end_step)
+                self._success = RunStopped(evaluated.time, "success", evaluated.interval.end_step)
                 return
 
     def _verdict(self, losses: Sequence[float] = (), finished: bool = False) -> RunStopped | None:
@@ -192,7 +192,7 @@ class Loop:
             return RunStopped(now(), status, step, decision.reason)
         if not finished:
             return None
-        steps = programs.clock.train_steps
+        steps = programs.run_length.train_steps
         if programs.config.logged_target is None:
             return RunStopped(now(), "complete", step, f"{events.NO_TARGET}; all {steps} steps were trained")
         return RunStopped(now(), "aborted", step, f"{events.MISSED} in {steps} steps")

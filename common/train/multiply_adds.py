@@ -123,12 +123,12 @@ def _transposed(node: Any, result: Shape, size: Shape, kernel: Shape, images: Sh
 
 
 def _einsum(node: Any, result: Shape, *operands: Shape) -> list[int]:
-    terms, kept = node.attr["equation"].s.decode().split("->")
+    terms, output = node.attr["equation"].s.decode().split("->")
     sides: dict[str, int] = {}
     for term, shape in zip(terms.split(","), operands, strict=True):
         before, _, after = term.partition("...")
         sides |= {**dict(zip(before, shape)), **dict(zip(after, shape[len(shape) - len(after) :]))}
-    return [*result, *(side for label, side in sides.items() if label not in kept)]
+    return [*result, *(side for label, side in sides.items() if label not in output)]
 
 
 # By operation: the sizes whose product is the number of multiply-adds, from the node, its result and its operands.

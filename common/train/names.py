@@ -39,17 +39,17 @@ def stem(variable: tf.Variable) -> str:
 
 def layers(model: tf_keras.Model) -> Iterator[tuple[str, Layer]]:
     """Yields (path, layer) for every layer under `model` once, level by level."""
-    level, seen = [("", model)], {id(model)}
+    level, visited = [("", model)], {id(model)}
     while level:
         below = []
         for path, layer in level:
             children = _children(layer)
             for name, child in zip(_numbered([_base(c) for c in children]), children):
-                if id(child) not in seen:
-                    seen.add(id(child))
-                    own = path if isinstance(child, tf_keras.Model) else _joined(path, name)
-                    below.append((own, child))
-                    yield own, child
+                if id(child) not in visited:
+                    visited.add(id(child))
+                    full_name = path if isinstance(child, tf_keras.Model) else _joined(path, name)
+                    below.append((full_name, child))
+                    yield full_name, child
         level = below
 
 
@@ -67,11 +67,11 @@ def _base(layer: Layer) -> str:
 
 def _numbered(names: Sequence[str]) -> list[str]:
     """Returns the names; appends `.0`, `.1`, ... to names that occur more than once."""
-    total, met = collections.Counter(names), collections.Counter[str]()
+    total, counts = collections.Counter(names), collections.Counter[str]()
     numbered = []
     for name in names:
-        numbered.append(f"{name}.{met[name]}" if total[name] > 1 else name)
-        met[name] += 1
+        numbered.append(f"{name}.{counts[name]}" if total[name] > 1 else name)
+        counts[name] += 1
     return numbered
 
 

@@ -19,19 +19,15 @@ class Probe:
 
         A first step, which compiles, does not count.
         """
-        loss, began, used = 0.0, 0.0, 0.0
+        programs, loss, began, used = self._programs, 0.0, 0.0, 0.0
         for _ in range(2):
             began, used = time.perf_counter(), time.process_time()
-            result = self._programs.call(
-                self._programs.synthetic(True), self._programs.synthetic(False), 1, 0
-            )
+            result = programs.call(programs.synthetic(True), programs.synthetic(False), 1, 0)
             loss = float(result.losses[0])
         return loss, time.perf_counter() - began, time.process_time() - used
 
     def evaluate(self) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
         """Returns sums and arrays of one evaluation with the current weights, without a training step."""
-        held_out = self._programs.eval_input()
-        result = self._programs.call(
-            self._programs.synthetic(True), iter(held_out), 0, self._programs.clock.eval_steps
-        )
+        programs, held_out = self._programs, iter(self._programs.eval_input())
+        result = programs.call(programs.synthetic(True), held_out, 0, programs.run_length.eval_steps)
         return result.sums, result.arrays

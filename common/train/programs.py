@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.data import pipeline
 from common.distributed.agreement import Agreement
+from common.distributed.fully_sharded import is_sharded
 from common.distributed.replicas.base import Replicas, Shard
-from common.distributed.sharded_weights import is_sharded
 from common.distributed.spatial.sharing import shared_input
 from common.layers.precision import precision
 from common.train.batch_shapes import in_turn
@@ -28,7 +28,7 @@ class Programs:
     """A task's state and its compiled steps on a backend; `Loop` (loop.py) runs them to the target.
 
     Attributes:
-      task, config, replicas, clock, state: of the run.
+      task, config, replicas, run_length, state: of the run.
       compiled: what XLA compiles.
       block: the steps.
       timing: measures the steps.
@@ -37,12 +37,12 @@ class Programs:
 
     def __init__(self, task: Task, replicas: Replicas):
         self.task, self.config, self.replicas = task, task.config, replicas
-        self.clock = Clock.of(self.config)
+        self.run_length = RunLength.of(self.config)
         self.state = State(task, replicas, precision(self.config.precision))
         self.compiled = plan(self.config, replicas, self.state.model)
         block, timing = (HostBlock, HostTiming) if replicas.drives_from_host else (FusedBlock, StepTiming)
         self.timing, self.agreement = timing(replicas.num_processes > 1), Agreement(replicas)
-        self.block = block(task, self.state, self.clock, self.compiled, self.timing, self.agreement)
+        self.block = block(task, self.state, self.run_length, self.compiled, self.timing, self.agreement)
 
     def compile(self) -> None:
         """Traces and compiles every program on synthetic data, then restores every variable as it was."""

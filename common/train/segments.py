@@ -49,8 +49,8 @@ class Cut:
 
     def __call__(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         graph = self._function.graph
-        given = [*arguments, *self._function.captured_inputs]
-        values = {x.name: value for x, value in zip(graph.inputs, given, strict=True)}
+        inputs = [*arguments, *self._function.captured_inputs]
+        values = {x.name: value for x, value in zip(graph.inputs, inputs, strict=True)}
         for segment in self.segments:
             results = segment.function(*[values[name] for name in segment.takes])
             for name, value in zip(segment.returns, results, strict=True):
@@ -60,7 +60,7 @@ class Cut:
 
     def _constants(self) -> set[tf.Operation]:
         """Returns the operations that every segment may duplicate: constants, static shapes and reads of weights."""
-        written = {
+        initialized = {
             op.inputs[0].name
             for op in self._operations
             if op.type.startswith("Assign") and op.inputs and op.inputs[0].dtype == tf.resource
@@ -68,7 +68,7 @@ class Cut:
         constants: set[tf.Operation] = set()
         for op in self._operations:
             if op.type == "ReadVariableOp":
-                free = op.inputs[0].op.type == "Placeholder" and op.inputs[0].name not in written
+                free = op.inputs[0].op.type == "Placeholder" and op.inputs[0].name not in initialized
             elif op.type in _SHAPES:
                 free = op.inputs[0].shape.is_fully_defined()
             else:
@@ -118,20 +118,20 @@ class Cut:
 
     def _program(self, number: int) -> Segment:
         """Makes a segment's program."""
-        own = {op for op, n in self._segment_of.items() if n == number}
+        operations = {op for op, n in self._segment_of.items() if n == number}
         # A result may be a constant; the first segment returns it.
         first = number == min(self._segment_of.values())
-        results = [x for x in self._results if x.op in own or (first and x.op in self._constant)]
-        needed = self._with_constants(own | {x.op for x in results})
+        results = [x for x in self._results if x.op in operations or (first and x.op in self._constant)]
+        needed = self._with_constants(operations | {x.op for x in results})
         takes = dict.fromkeys(x.name for op in needed for x in self._inputs(op) if x.op not in needed)
         later = self._with_constants({op for op, n in self._segment_of.items() if n > number})
-        leaving = [x for op in later for x in self._inputs(op) if x.op in own]
+        leaving = [x for op in later for x in self._inputs(op) if x.op in operations]
         returns = list(dict.fromkeys(x.name for x in (*results, *leaving)))
         definition = self._definition(needed, takes)
 
         def program(*arguments: tf.Tensor) -> list[tf.Tensor]:
-            given = {_plain(name): value for name, value in zip(takes, arguments, strict=True)}
-            return tf.graph_util.import_graph_def(definition, given, returns, name="")
+            inputs = {_plain(name): value for name, value in zip(takes, arguments, strict=True)}
+            return tf.graph_util.import_graph_def(definition, inputs, returns, name="")
 
         program.__name__ = f"segment_{number}"
         return Segment(list(takes), returns, tf.function(program, jit_compile=True, autograph=False))

@@ -59,7 +59,7 @@ class Codec:
     length: int
 
 
-def named(classes: tf.Tensor, labels: Sequence[str], count: int) -> tf.Tensor:
+def class_names(classes: tf.Tensor, labels: Sequence[str], count: int) -> tf.Tensor:
     """Returns the names of classes, int of any shape; the numbers themselves if there are no `labels`."""
     texts = [labels[i] if i < len(labels) and labels[i] else str(i) for i in range(count)]
     return tf.gather(tf.constant(texts), tf.clip_by_value(classes, 0, count - 1))
@@ -73,7 +73,7 @@ def top(scores: tf.Tensor, labels: Sequence[str]) -> dict[str, tf.Tensor]:
         "scores": scores,
         "top_scores": best.values,
         "top_classes": best.indices,
-        "top_names": named(best.indices, labels, count),
+        "top_names": class_names(best.indices, labels, count),
     }
 
 

@@ -6,14 +6,16 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.block_update import BlockUpdate
+from common.distributed.fully_sharded import ShardedWeightsUpdate, is_sharded
 from common.distributed.replicas.base import Replicas
 from common.distributed.sharded_update import ShardedUpdate
-from common.distributed.sharded_weights import ShardedWeightsUpdate, is_sharded
 from common.distributed.weight_update import WholeUpdate
 from common.layers.precision import Precision
 from common.layers.variable_kinds import kind_of
 from common.train import names
 from common.train.task import Task
+
+_UPDATES = {"whole": WholeUpdate, "sharded": ShardedUpdate, "blocks": BlockUpdate}
 
 
 class Network:
@@ -44,8 +46,7 @@ class State(Network):
         with replicas.scope(self._in_parts):
             kinds = kind_of(self.model)
             weights = self.model.trainable_variables
-            update = BlockUpdate if config.communication.shard_in_blocks else ShardedUpdate
-            update = update if config.communication.shard_weight_update else WholeUpdate
+            update = _UPDATES[config.communication.weight_update]
             update = ShardedWeightsUpdate if any(map(is_sharded, weights)) else update
             self.update = update(weights, kinds, replicas, config)
             self.kinds = [kinds[v.ref()] for v in self.model.trainable_variables]
@@ -71,9 +72,8 @@ class State(Network):
         self, snapshot: list[list[tf.Tensor]], variables: Sequence[tf.Variable] | None = None
     ) -> None:
         """Writes a `snapshot` of the same variables back."""
-        for variable, values in zip(
-            self.variables() if variables is None else variables, snapshot, strict=True
-        ):
+        variables = self.variables() if variables is None else variables
+        for variable, values in zip(variables, snapshot, strict=True):
             components = self.replicas.local_results(variable)
             if len(values) == 1:
                 values = values * len(components)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.distributed.spatial.sharing import of_first_in_group
 from common.layers import batch_norm
@@ -14,40 +14,30 @@ from common.train.state import State
 from common.train.task import Batch, Task
 
 
-def make_train_step(task: Task, state: State, clock: Clock) -> Callable[[Batch, tf.Tensor], tf.Tensor]:
+def make_train_step(
+    task: Task, state: State, run_length: RunLength, gradients_of: gradients.Gradients | None = None
+) -> Callable[[Batch, tf.Tensor], tf.Tensor]:
     """Makes `train_step(batch, step)`: one weight update of a replica from its part of the batch.
 
-    It returns this replica's part of the loss (a scalar; the loss is the sum of all replicas' parts).
+    It returns this replica's part of the loss (a scalar; the loss is the sum of all replicas' parts). `gradients_of`
+    computes loss and gradients, by default the whole batch's at once.
     """
-    gradients_of = gradients.make(task, state.model, state.replicas)
-    update = make_update(task.config, state, clock)
+    config, replicas = task.config, state.replicas
+    gradients_of = gradients_of or gradients.make(task, state.model, replicas)
+    rate = schedules.run_learning_rate(config, run_length)
+    if replicas.narrow:
+        rate = schedules.tabled(rate, run_length.train_steps)
 
     def train_step(batch: Batch, step: tf.Tensor) -> tf.Tensor:
-        return update(*gradients_of(batch), step)
-
-    return train_step
-
-
-def make_update(
-    config: RunConfig, state: State, clock: Clock
-) -> Callable[[tf.Tensor, list[tf.Tensor], tf.Tensor], tf.Tensor]:
-    """Makes `update(loss, own, step)`: updates the weights from a replica's loss and gradients; returns the loss."""
-    replicas = state.replicas
-    rate = schedules.learning_rate(
-        config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
-    )
-    if replicas.narrow:
-        rate = schedules.tabled(rate, clock.train_steps)
-
-    def update(loss: tf.Tensor, own: list[tf.Tensor], step: tf.Tensor) -> tf.Tensor:
-        own = clipped_by_replica(own, config, replicas.num_replicas)
+        loss, grads = gradients_of(batch)
+        grads = clipped_by_replica(grads, config, replicas.num_replicas)
         if not config.optimizer.one_warmup_delta:
-            own = optimizers.with_bias_factor(own, state.kinds, config.optimizer.bias_gradient_factor)
-        updates = state.update.apply(own, rate(step), step)
+            grads = optimizers.with_bias_factor(grads, state.kinds, config.optimizer.bias_gradient_factor)
+        updates = state.update.apply(grads, rate(step), step)
         with tf.control_dependencies(updates):
             return tf.identity(loss)
 
-    return update
+    return train_step
 
 
 def clipped_by_replica(

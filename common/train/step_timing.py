@@ -44,9 +44,9 @@ class StepTiming:
             return gradients
 
         def timed(batch: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            loss, found = gradients(batch)
-            self._add(self._step, found, 2)
-            return loss, found
+            loss, values = gradients(batch)
+            self._add(self._step, values, 2)
+            return loss, values
 
         return timed
 

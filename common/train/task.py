@@ -165,11 +165,11 @@ class Task(abc.ABC):
         if not self.data_dir or not self.data_dir.is_dir():
             return {}
         with os.scandir(self.data_dir) as entries:
-            shown = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
-        shown = [e for e in shown if e.name not in _NOTES and not e.name.endswith(".index.npz")]
-        files = {e.name: e.stat().st_size for e in shown if e.is_file()}
+            visible = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
+        visible = [e for e in visible if e.name not in _NOTES and not e.name.endswith(".index.npz")]
+        files = {e.name: e.stat().st_size for e in visible if e.is_file()}
         return files | {
-            f"{e.name}/": sum(len(names) for *_, names in os.walk(e.path)) for e in shown if e.is_dir()
+            f"{e.name}/": sum(len(names) for *_, names in os.walk(e.path)) for e in visible if e.is_dir()
         }
 
     def train_input(self, shard: Shard, batch_size: int, start_step: int) -> tf.data.Dataset:

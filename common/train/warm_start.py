@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from common.distributed import sharded_weights
+from common.distributed import fully_sharded
 from common.errors import UserError
 from common.layers import batch_norm, weight_files
 from common.train import checkpoint_file, names
@@ -60,9 +60,9 @@ def variables(model: tf.Module) -> dict[str, tf.Variable]:
     Batch norm's merged moments are named `moving_mean` and `moving_variance`, as in Keras and torchvision.
     """
     called, layers = names.of_variables(model), batch_norm.span_layers(model)
-    own = {id(getattr(layer, name)) for layer in layers for name in _MOMENTS}
-    own |= {id(getattr(m, n)) for m in model.submodules if hasattr(m, "carried") for n in m.carried}
-    candidates = [v for v in model.variables if v.dtype.is_floating and id(v) not in own]
+    excluded = {id(getattr(layer, name)) for layer in layers for name in _MOMENTS}
+    excluded |= {id(getattr(m, n)) for m in model.submodules if hasattr(m, "carried") for n in m.carried}
+    candidates = [v for v in model.variables if v.dtype.is_floating and id(v) not in excluded]
     return {called[id(v)].replace("/merged_", "/moving_"): v for v in candidates}
 
 
@@ -73,10 +73,10 @@ def read(path: str | os.PathLike, state: State, task: Any) -> dict[str, np.ndarr
     """
     path = pathlib.Path(path)
     if path.is_dir() and not (path / "saved_model.pb").is_file():
-        by_name = checkpoint_file.checkpoints(path)
-        if not by_name:
+        files = checkpoint_file.checkpoints(path)
+        if not files:
             raise UserError(f"{path}: neither a checkpoint nor a SavedModel in it; name a file of weights")
-        path = by_name[-1]
+        path = files[-1]
     if path.suffix != ".npz" or not checkpoint_file.is_checkpoint(path):
         return weight_files.read(path)
     file = checkpoint_file.read(path, training=False)
@@ -95,28 +95,28 @@ def start(state: State, task: Any, path: str | os.PathLike) -> Match:
 
     Raises UserError if the file cannot be read, or nothing in it fits; nothing was assigned.
     """
-    arrays, own = read(path, state, task), variables(state.model)
+    arrays, targets = read(path, state, task), variables(state.model)
     fitted, new = {}, {}
-    for name, variable in own.items():
+    for name, variable in targets.items():
         if name not in arrays:
             new[name] = "not in the file"
             continue
-        shape = sharded_weights.shape_of(variable)
+        shape = fully_sharded.shape_of(variable)
         array = task.fitted(arrays[name], shape)
         if array.shape != shape:
             new[name] = f"{_shape(arrays[name].shape)} there, {_shape(shape)} here"
         else:
             fitted[name] = array
     if not fitted:
-        some, ours = sorted(arrays)[:2], list(own)[:2]
+        some, ours = sorted(arrays)[:2], list(targets)[:2]
         raise UserError(
             f"config.init={path}: nothing fits this network; it has {', '.join(some)}, the network {', '.join(ours)}"
         )
     for name, array in fitted.items():
-        variable = own[name]
-        sharded_weights.write(state.replicas, variable, array.astype(variable.dtype.as_numpy_dtype))
+        variable = targets[name]
+        fully_sharded.write(state.replicas, variable, array.astype(variable.dtype.as_numpy_dtype))
     _set_moving(state, fitted)
-    return Match(os.fspath(path), list(fitted), new, sorted(set(arrays) - set(own)))
+    return Match(os.fspath(path), list(fitted), new, sorted(set(arrays) - set(targets)))
 
 
 def _set_moving(state: State, fitted: Mapping[str, np.ndarray]) -> None:

@@ -93,57 +93,52 @@ def answer(name: str, folder: ResultFolder, logs: Sequence[Log], bypass: bool, s
     """
     remove = [log.name for log in logs if log.dead]
     logs = [log for log in logs if not log.dead]
-    over = [log for log in logs if log.ended]
-    runs = [log.run for log in over]
+    ended_logs = [log for log in logs if log.ended]
+    runs = [log.run for log in ended_logs]
     if refused := _refused_anyway(folder, logs):
         reasons, advice = zip(*refused)
-        said = NO_GO, 0.0, None, reasons, "; ".join(advice)
+        fields = NO_GO, 0.0, None, reasons, "; ".join(advice)
     elif len(runs) >= folder.needed and not all(log.settled for log in logs):
-        said = (
-            OPEN,
-            None,
-            None,
-            ["the last run has just ended; its log may get further lines"],
-            "ask again soon",
-        )
+        reason = "the last run has just ended; its log may get further lines"
+        fields = OPEN, None, None, [reason], "ask again soon"
     elif len(runs) >= folder.needed:
         # Not of the folder's other logs, which have to go.
-        tested = folder.convergence and rcp.of_runs(folder.benchmark, folder.ruleset, runs)
-        said = _complete(tested, bypass, scaling)
+        convergence = folder.convergence and rcp.of_runs(folder.benchmark, folder.ruleset, runs)
+        fields = _complete(convergence, bypass, scaling)
     else:
-        said = _under_way(folder, over, len(logs) - len(over))
-    word, chance, factor, reasons, *advice = said
-    told = Answer(name, word, len(runs), folder.needed, chance, factor, tuple(reasons), *advice)
-    return _with_dead(told._replace(under_way=len(logs) - len(over)), remove)
+        fields = _under_way(folder, ended_logs, len(logs) - len(ended_logs))
+    word, chance, factor, reasons, *advice = fields
+    result = Answer(name, word, len(runs), folder.needed, chance, factor, tuple(reasons), *advice)
+    return _with_dead(result._replace(under_way=len(logs) - len(ended_logs)), remove)
 
 
-def _with_dead(told: Answer, names: Sequence[str]) -> Answer:
+def _with_dead(result: Answer, names: Sequence[str]) -> Answer:
     """Returns an answer that also names the logs to remove."""
     if not names:
-        return told
+        return result
     reasons = [f"{name} never reached run_start: remove this log" for name in names[:_SHOWN]]
     reasons += [f"{len(names) - _SHOWN} more logs never reached run_start"] if len(names) > _SHOWN else []
-    told = told._replace(advice=f"remove {listed(names, _SHOWN)}; then {told.advice}")
-    if told.answer == GO:
-        return told._replace(answer=NO_GO, probability=0.0, reasons=tuple(reasons))
-    return told._replace(reasons=(*told.reasons, *reasons))
+    result = result._replace(advice=f"remove {listed(names, _SHOWN)}; then {result.advice}")
+    if result.answer == GO:
+        return result._replace(answer=NO_GO, probability=0.0, reasons=tuple(reasons))
+    return result._replace(reasons=(*result.reasons, *reasons))
 
 
 def _refused_anyway(folder: ResultFolder, logs: Sequence[Log]) -> list[tuple[str, str]]:
     """Returns (why no further run can help, what to do instead); [] if one may help."""
-    reasons, tested = [], folder.convergence is not None
+    reasons, has_test = [], folder.convergence is not None
     if len(logs) > folder.needed:
         reason = f"{len(logs)} runs; a score takes {folder.needed} that follow each other"
         reasons.append((reason, f"keep {folder.needed} runs that follow each other, whatever their results"))
-    missed = [log for log in logs if log.ended and tested and log.run.to_converge is None]
+    missed = [log for log in logs if log.ended and has_test and log.run.to_converge is None]
     broken = [log for log in logs if log.errors or log in missed]
     if len(broken) > folder.may_fail:
-        named = ", ".join(f"{log.name} ({_why(log)})" for log in broken[:_SHOWN])
-        named += f", and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
-        reason = f"{len(broken)} runs count for no score, at most {folder.may_fail} may: {named}"
+        names = ", ".join(f"{log.name} ({_why(log)})" for log in broken[:_SHOWN])
+        names += f", and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
+        reason = f"{len(broken)} runs count for no score, at most {folder.may_fail} may: {names}"
         reasons.append((reason, "stop, fix what `check` says of these logs, and start a new series of runs"))
     batches = sorted({str(log.run.batch) for log in logs if log.run.batch is not None})
-    if tested and len(batches) > 1:
+    if has_test and len(batches) > 1:
         reason = f"the runs have different values of global_batch_size: {', '.join(batches[:5])}"
         reasons.append((reason, "run the whole series with one batch size"))
     return reasons
@@ -154,44 +149,44 @@ def _why(log: Log) -> str:
     return listed([error.rule for error in log.errors], _SHOWN) or "not converged"
 
 
-def _complete(judged: Convergence | None, bypass: bool, scaling: float) -> tuple:
-    """Returns what `Answer` has from `answer` on, without the runs; `judged`: the convergence test of all runs."""
-    if judged is None:
+def _complete(test: Convergence | None, bypass: bool, scaling: float) -> tuple:
+    """Returns what `Answer` has from `answer` on, without the runs; `test`: the convergence test of all runs."""
+    if test is None:
         return GO, 1.0, scaling, ["all runs are in, and the rules have no convergence test here"], "submit it"
-    if judged.verdict == rcp.PASS:
-        reference = f"(reference {judged.reference:,.6g})"
-        reason = f"the mean to converge, {judged.mean:,.6g}, is at least {judged.least:,.6g} {reference}"
+    if test.verdict == rcp.PASS:
+        reference = f"(reference {test.reference:,.6g})"
+        reason = f"the mean to converge, {test.mean:,.6g}, is at least {test.least:,.6g} {reference}"
         advice = "submit it"
-        scaling = max(judged.scaling, scaling)
+        scaling = max(test.scaling, scaling)
         if scaling > 1:
             faster = "because the runs converge faster than the reference"
-            why = faster if scaling == judged.scaling else f"as {NAME} says"
+            why = faster if scaling == test.scaling else f"as {NAME} says"
             advice += f"; the score is multiplied by {scaling:.4f}, {why}"
         return GO, 1.0, scaling, [reason], advice
-    if judged.verdict == rcp.NO_REFERENCE:
+    if test.verdict == rcp.NO_REFERENCE:
         advice = (
             "send the working group reference runs at this batch size, or use a batch size that has a point"
         )
-        return OPEN, None, None, [judged.reason], advice
+        return OPEN, None, None, [test.reason], advice
     advice = (
         "the reference's hyperparameters make the runs slower; or justify the result to the review committee"
     )
-    if bypass and judged.mean is not None:
-        return OPEN, None, None, [_fails(judged), "rcp-bypass is set: the committee decides"], advice
-    return NO_GO, 0.0, None, [_fails(judged)], f"{advice}, with rcp-bypass"
+    if bypass and test.mean is not None:
+        return OPEN, None, None, [_fails(test), "rcp-bypass is set: the committee decides"], advice
+    return NO_GO, 0.0, None, [_fails(test)], f"{advice}, with rcp-bypass"
 
 
-def _fails(judged: Convergence) -> str:
-    if judged.mean is None or judged.least is None:
-        return judged.reason
-    return f"{judged.reason}: the mean is {judged.mean:,.6g}, at least {judged.least:,.6g} is needed"
+def _fails(test: Convergence) -> str:
+    if test.mean is None or test.least is None:
+        return test.reason
+    return f"{test.reason}: the mean is {test.mean:,.6g}, at least {test.least:,.6g} is needed"
 
 
-def _under_way(folder: ResultFolder, logs: Sequence[Log], going: int) -> tuple:
-    """Returns what `_complete` does, from the logs of the runs that have ended; `going`: how many others go on."""
-    runs, left = [log.run for log in logs], folder.needed - len(logs) - going
-    more = f"{left} more run{'' if left == 1 else 's'}" if left else "the last runs are under way"
-    more += f" besides {going} under way" if going and left else ""
+def _under_way(folder: ResultFolder, logs: Sequence[Log], under_way: int) -> tuple:
+    """Returns what `_complete` does, from the logs of the runs that have ended; `under_way`: how many others go on."""
+    runs, rest = [log.run for log in logs], folder.needed - len(logs) - under_way
+    more = f"{rest} more run{'' if rest == 1 else 's'}" if rest else "the last runs are under way"
+    more += f" besides {under_way} under way" if under_way and rest else ""
     if folder.convergence is None:
         return OPEN, None, None, [f"{len(runs)} of {folder.needed} runs are in"], f"go on: {more}"
     if not runs:
@@ -204,10 +199,10 @@ def _under_way(folder: ResultFolder, logs: Sequence[Log], going: int) -> tuple:
         if batch is not None and rcp.pruned(folder.benchmark, folder.ruleset):
             reason = f"no reference for batch size {batch:g}"
         return OPEN, None, None, [reason], "stop: ask for a convergence point at this batch size first"
-    known = tuple(one.to_converge for one in runs)
+    ends = tuple(one.to_converge for one in runs)
     spoiled = sum(bool(log.errors) and log.run.to_converge is not None for log in logs)
     reference = point.mean, point.stdev, point.least
-    chances = estimate(Question(*reference, folder.needed, folder.may_fail, known, spoiled, step_of(runs)))
+    chances = estimate(Question(*reference, folder.needed, folder.may_fail, ends, spoiled, step_of(runs)))
     reasons = ["more runs are expected to fail than may"]
     failing = 2 * chances.lost > 1 - chances.passes and chances.passes < GO_ON  # more than half of the risk
     if chances.low is not None and not failing:

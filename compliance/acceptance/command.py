@@ -6,7 +6,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from compliance.acceptance.answer import OPEN
-from compliance.acceptance.whole import STALE_MINUTES, as_json, as_text, whole
+from compliance.acceptance.tree_answer import STALE_MINUTES, answer_tree, as_json, as_text
 from compliance.api import check
 from compliance.log import rules
 from compliance.submission import rounds
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the answer. Returns 1 for no-go, 2 for not checked, else 0.
 
-    Raises UserError if the tree does not exist, or has no results/<system>/<benchmark>/.
+    Raises UserError if the tree is not a folder, or holds no folder of runs.
     """
     if not options.tree.is_dir():
         what = "is a file" if options.tree.is_file() else "no such folder"
@@ -41,6 +41,6 @@ def run(options: argparse.Namespace) -> int:
     folders = {(one.benchmark, one.ruleset) for tree in outcome.submissions for one in tree.folders}
     for line in sorted(filter(None, (rounds.retirement(*one) for one in folders))):
         print(line, file=sys.stderr)
-    found = whole(outcome, stale_minutes=options.stale)
-    print(as_json(found) if options.format == "json" else as_text(found))
-    return _EXIT[found.answer]
+    answer = answer_tree(outcome, stale_minutes=options.stale)
+    print(as_json(answer) if options.format == "json" else as_text(answer))
+    return _EXIT[answer.answer]

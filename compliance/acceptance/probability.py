@@ -42,9 +42,9 @@ class Question(NamedTuple):
     """What is asked.
 
     `mean`, `stdev` and `least` are the reference's at the batch size (rcp.Point). A score takes `runs` runs, and the
-    olympic mean drops `drop` at each end; `drop` may fail. `known` holds the epochs (or samples) to converge of the
-    runs so far, None for a failed one. `spoiled` converged runs have a log that breaks a rule. `step` is the distance
-    between evaluations; 0: unknown.
+    olympic mean drops `drop` at each end; `drop` may fail. `to_converge` holds the epochs (or samples) of the runs so
+    far, None for a failed one. `spoiled` converged runs have a log that breaks a rule. `step` is the distance between
+    evaluations; 0: unknown.
     """
 
     mean: float
@@ -52,7 +52,7 @@ class Question(NamedTuple):
     least: float
     runs: int
     drop: int
-    known: tuple[float | None, ...]
+    to_converge: tuple[float | None, ...]
     spoiled: int = 0
     step: float = 0.0
 
@@ -74,22 +74,24 @@ class Estimate(NamedTuple):
     lost: float = 0.0
 
 
-def estimate(asked: Question, draws: int = DRAWS, look_ahead: bool = True) -> Estimate:
+def estimate(question: Question, draws: int = DRAWS, look_ahead: bool = True) -> Estimate:
     """Returns the estimate for a folder; `look_ahead` False leaves `most` at `passes`."""
-    left = asked.runs - len(asked.known)
-    means = [_olympic(asked, future) for future in _futures(asked, left, draws)]
+    remaining = question.runs - len(question.to_converge)
+    means = [_olympic(question, future) for future in _futures(question, remaining, draws)]
     finite = sorted(mean for mean in means if mean < math.inf)
-    passing = [mean for mean in finite if mean >= asked.least]
+    passing = [mean for mean in finite if mean >= question.least]
     passes = len(passing) / len(means)
-    factors = [max(1.0, asked.mean / mean) for mean in passing]
+    factors = [max(1.0, question.mean / mean) for mean in passing]
     scaled = sum(factor > 1 for factor in factors) / len(means)
     low = finite[int(0.05 * len(finite))] if finite else None
     high = finite[int(0.95 * (len(finite) - 1))] if finite else None
     most = passes
-    if look_ahead and left and 0 < passes < 1:
-        nexts = sorted(future[0] for future in _futures(asked, left, draws) if future[0] < math.inf)
+    if look_ahead and remaining and 0 < passes < 1:
+        nexts = sorted(future[0] for future in _futures(question, remaining, draws) if future[0] < math.inf)
         slow = nexts[int(0.95 * (len(nexts) - 1))]
-        most = estimate(asked._replace(known=(*asked.known, slow)), draws, look_ahead=False).passes
+        most = estimate(
+            question._replace(to_converge=(*question.to_converge, slow)), draws, look_ahead=False
+        ).passes
     lost = 1 - len(finite) / len(means)
     return Estimate(passes, scaled, fmean(factors) if factors else 1.0, low, high, most, lost)
 
@@ -108,36 +110,36 @@ def step_of(runs: Sequence[Run]) -> float:
     return step if distances and step >= LEAST_STEP * fmean(everywhere) else 0.0
 
 
-def _olympic(asked: Question, future: Sequence[float]) -> float:
+def _olympic(question: Question, future: Sequence[float]) -> float:
     """Returns the olympic mean of known and drawn runs; infinite if more fail than may."""
-    values = sorted([*(math.inf if one is None else one for one in asked.known), *future])
-    may_fail = asked.drop - asked.spoiled
+    values = sorted([*(math.inf if one is None else one for one in question.to_converge), *future])
+    may_fail = question.drop - question.spoiled
     if may_fail < 0 or len(values) <= may_fail or values[len(values) - 1 - may_fail] == math.inf:
         return math.inf
-    kept = values[asked.drop : len(values) - asked.drop]
-    return sum(kept) / len(kept) if kept else math.inf
+    middle = values[question.drop : len(values) - question.drop]
+    return sum(middle) / len(middle) if middle else math.inf
 
 
-def _futures(asked: Question, left: int, draws: int) -> list[list[float]]:
-    """Returns `draws` draws of the `left` runs that are not in yet; infinite for one that fails."""
-    if left <= 0:
+def _futures(question: Question, remaining: int, draws: int) -> list[list[float]]:
+    """Returns `draws` draws of the `remaining` runs that are not in yet; infinite for one that fails."""
+    if remaining <= 0:
         return [[]]
-    known = [one for one in asked.known if one is not None]
-    fails = (FAILS + len(asked.known) - len(known)) / (RUNS + len(asked.known))
-    spread = max(asked.stdev, FLOOR * asked.mean)
-    center = fmean(known) if known else 0.0
-    squares = sum((one - center) ** 2 for one in known)
-    degrees = NU + max(0, len(known) - 1)
+    places = [one for one in question.to_converge if one is not None]
+    fails = (FAILS + len(question.to_converge) - len(places)) / (RUNS + len(question.to_converge))
+    spread = max(question.stdev, FLOOR * question.mean)
+    center = fmean(places) if places else 0.0
+    squares = sum((one - center) ** 2 for one in places)
+    degrees = NU + max(0, len(places) - 1)
     scale = math.sqrt((NU * spread**2 + squares) / 2)
-    anchor, step = (known[0] if known else 0.0), asked.step
+    anchor, step = (places[0] if places else 0.0), question.step
     futures = []
     for chi, level, pick, normals, uniforms in _noise(degrees, draws):
         sigma = scale / chi
-        mu = _mean_of_runs(asked.mean, center, len(known), sigma, level, pick)
-        runs = [max(mu + sigma * normal, 0.0) for normal in normals[:left]]
-        if step > LEAST_STEP * asked.mean:
+        mu = _mean_of_runs(question.mean, center, len(places), sigma, level, pick)
+        runs = [max(mu + sigma * normal, 0.0) for normal in normals[:remaining]]
+        if step > LEAST_STEP * question.mean:
             runs = [anchor + round((one - anchor) / step) * step for one in runs]
-        if fails > min(uniforms[:left]):
+        if fails > min(uniforms[:remaining]):
             runs = [math.inf if chance < fails else one for one, chance in zip(runs, uniforms)]
         futures.append(runs)
     return futures

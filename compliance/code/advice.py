@@ -43,9 +43,9 @@ def _configurations(folder: Path, runs: Sequence[Run], code: Path) -> Iterator[F
     """Looks for the files that the logs of a folder name as their configuration in the code of its benchmark."""
     logs: dict[str, list[Path]] = {}
     for run in runs:
-        named = run.settings.get("config_filename")
-        if isinstance(named, str) and named.strip():
-            logs.setdefault(named.strip().replace("\\", "/").rpartition("/")[2], []).append(run.path)
+        config = run.settings.get("config_filename")
+        if isinstance(config, str) and config.strip():
+            logs.setdefault(config.strip().replace("\\", "/").rpartition("/")[2], []).append(run.path)
     names = files(code / folder.name) if logs else frozenset()
     for base, paths in logs.items():
         if base not in names:
@@ -69,8 +69,8 @@ def files(code: Path) -> frozenset[str]:
 def _framework(folder: Path) -> Iterator[Finding]:
     bare = [log.name for log in plain_files(folder, "result_*.txt") if not has_framework_log(log)]
     if bare:
-        found = f"records alone in {listed(bare, 4)}"
-        yield finding("log.framework", ADVICE, folder, "the framework's whole output in each log", found)
+        actual = f"records alone in {listed(bare, 4)}"
+        yield finding("log.framework", ADVICE, folder, "the framework's whole output in each log", actual)
 
 
 def has_framework_log(path: Path) -> bool:

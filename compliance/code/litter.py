@@ -38,9 +38,9 @@ def of_code(code: Path) -> Iterator[Finding]:
         caches = {name for name in names if name in _CACHES or name.endswith(".egg-info")}
         litter["tree.cache"] += [(os.path.join(directory, name), 0) for name in sorted(caches)]
         names[:] = sorted({*names} - caches - {".git"})
-        looked = sorted(files)[: _MAX_FILES - count]
-        count += len(looked) + 1
-        for path in (os.path.join(directory, name) for name in looked):
+        listing = sorted(files)[: _MAX_FILES - count]
+        count += len(listing) + 1
+        for path in (os.path.join(directory, name) for name in listing):
             end = os.path.splitext(path.lower())[1]
             if end in _COMPILED or (end == "" and _is_program(path)):
                 litter["tree.compiled"].append((path, os.lstat(path).st_size))
@@ -48,9 +48,9 @@ def of_code(code: Path) -> Iterator[Finding]:
                 litter["tree.archive"].append((path, os.lstat(path).st_size))
     for rule, paths in litter.items():
         if paths:
-            shown = listed([os.path.relpath(path, code) for path, _ in paths], _SHOWN)
+            examples = listed([os.path.relpath(path, code) for path, _ in paths], _SHOWN)
             size = f", {sum(size for _, size in paths) / 1e6:.1f} MB" if rule != "tree.cache" else ""
-            yield finding(rule, ADVICE, code, _WANTED[rule], f"{shown}{size}"[:300])
+            yield finding(rule, ADVICE, code, _WANTED[rule], f"{examples}{size}"[:300])
 
 
 def _is_program(path: str) -> bool:

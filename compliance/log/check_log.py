@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from common.errors import UserError
-from compliance.findings import ERROR, Finding, Groups, finding
+from compliance.findings import ERROR, Finding, FindingGroups, finding
 from compliance.log import rules
 from compliance.log.engine import StreamChecker
-from compliance.log.find_round import Choice, opened
+from compliance.log.find_round import Choice, open_log
 from compliance.log.logs import read_log
-from compliance.log.stock import Sight, StockReader
+from compliance.log.stock import Failure, StockReader
 from compliance.submission.runs import Run, RunReader
 
 # For fewer bytes than this, starting a process pool costs more than it saves.
@@ -39,9 +39,8 @@ class LogResult(NamedTuple):
     org: object = None
     status: object = None
     family: str = ""  # MLPerf HPC or v0.5, for which there are no rules
-    stock: tuple[
-        Sight, ...
-    ] = ()  # what the stock programs refuse or end at, in counted and dropped runs alike
+    # What the stock programs refuse or end at, in counted and dropped runs alike.
+    stock: tuple[Failure, ...] = ()
     run: Run | None = None  # None if the log cannot be read, or nobody asked for it
 
     @property
@@ -57,10 +56,10 @@ def check_log(
 
     Raises UserError if the file cannot be read.
     """
-    taken, records = (Choice(ruleset, ASKED_FOR), read_log(path, ruleset)) if ruleset else opened(path)
-    ruleset = taken.ruleset
+    choice, records = (Choice(ruleset, ASKED_FOR), read_log(path, ruleset)) if ruleset else open_log(path)
+    ruleset = choice.ruleset
     checker = StreamChecker(ruleset, division=division, path=path)
-    groups = Groups()
+    groups = FindingGroups()
     reader = RunReader(path, ruleset)
     stock = StockReader(ruleset)
     feed, add, read, see = checker.feed, groups.add, reader.add, stock.take
@@ -71,27 +70,27 @@ def check_log(
         if broken := feed(record):
             add(broken)
     add(checker.finish())
-    if not taken.certain:
+    if not choice.certain:
         names = {"what": "the round of this log", "fix": "name the round by --ruleset"}
-        wanted = f"a log of one of the rulesets {', '.join(rules.RULESETS)}"
-        add([finding("not-checked", ERROR, path, wanted, taken.reason, **names)])
-    story = checker.story
-    findings = story.runs.one_finding(path, groups.findings())
+        expected = f"a log of one of the rulesets {', '.join(rules.RULESETS)}"
+        add([finding("not-checked", ERROR, path, expected, choice.reason, **names)])
+    whole_run = checker.whole_run
+    findings = whole_run.runs.one_finding(path, groups.findings())
     family = ""
     org, platform, status = (
-        story.last[key].value if key in story.last else None
+        whole_run.last[key].value if key in whole_run.last else None
         for key in ("submission_org", "submission_platform", "submission_status")
     )
     if not checker.records and (other := _other_form(path)):
         findings, family = [other], V05 if V05 in other.message else ""
-    named = checker.declared
-    if (benchmark := named.get("submission_benchmark")) in rules.HPC_BENCHMARKS:
+    declared = checker.declared
+    if (benchmark := declared.get("submission_benchmark")) in rules.HPC_BENCHMARKS:
         about = ("a log of MLPerf Training", f"{benchmark}, of MLPerf HPC")
         family, findings = HPC, [finding("not-checked", ERROR, path, *about, wording="not-checked.hpc")]
     return LogResult(
-        path, ruleset, findings, benchmark, named.get("submission_division"), platform, story.seed,
-        story.smoke, story.minutes(), story.best is not None, taken.reason, org, status, family,
-        stock.end(named, checker.target and checker.target.spec), reader.run() if with_run else None,
+        path, ruleset, findings, benchmark, declared.get("submission_division"), platform, whole_run.seed,
+        whole_run.smoke, whole_run.minutes(), whole_run.best is not None, choice.reason, org, status, family,
+        stock.end(declared, checker.target and checker.target.spec), reader.run() if with_run else None,
     )  # fmt: skip
 
 

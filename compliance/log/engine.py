@@ -13,11 +13,11 @@ from array import array
 
 from compliance.findings import ADVICE, ERROR, Finding
 from compliance.hints import nearest
-from compliance.log import rules, written
-from compliance.log.logs import BadLine, Record, shown
+from compliance.log import rules, written_rules
+from compliance.log.logs import BadLine, Record, text_of
 from compliance.log.reports import Reports
 from compliance.log.rule_state import RuleState
-from compliance.log.whole_run import Story, Target
+from compliance.log.whole_run import Target, WholeRun
 
 _NONE: list[Finding] = []  # shared by all records without findings; never changed
 # How many records are held until the log names its benchmark. Real headers have under a hundred lines.
@@ -46,19 +46,19 @@ class StreamChecker:
         self.records = 0
         self._reports = Reports(ruleset, path)
         self._make = self._reports.make
-        self.story = Story(self._make, ruleset)
-        self._asked = {"submission_benchmark": benchmark, "submission_division": division}
+        self.whole_run = WholeRun(self._make, ruleset)
+        self._expected = {"submission_benchmark": benchmark, "submission_division": division}
         self._common = rules.load(ruleset, "common")
         self._rules = dict(rules.compiled(ruleset, "common"))
         self._past = RuleState(self._common.get("state", {}))
         self._state = self._past.state
-        self._seen: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._values: dict[str, object] = {}  # the first value of each key
         self._latest = float("-inf")
         self._unknown: set[str] = set()
         self._foreign = 0
         self._unread = 0
-        self._held: list[Record] | None = []  # None once the benchmark's rules apply
+        self._waiting: list[Record] | None = []  # None once the benchmark's rules apply
         self._late: dict[str, list[Record]] = {}  # records of keys whose rules depend on another key's value
         self._late_keys: dict[str, str] = {}
         self._target_key = "eval_accuracy"
@@ -67,11 +67,11 @@ class StreamChecker:
         self._disorder: Finding | None = None
         self._disordered = array("Q")
         self._checked = False
-        self._chosen: dict[str, object] = {}
+        self._names: dict[str, object] = {}
         self._written_keys: frozenset[str] = frozenset()
-        self._written: dict[str, Record] = {}
+        self._written_records: dict[str, Record] = {}
         if benchmark is not None and (division is not None or not rules.has_divisions(ruleset)):
-            self._held = None
+            self._waiting = None
             self._begin()
 
     # ------------------------------------------------------------------------------------------ feeding
@@ -92,25 +92,25 @@ class StreamChecker:
                 self._disorder = self._make("line.order", ADVICE, record, "times that do not decrease", early)
         else:
             self._latest = max(self._latest, record.time_ms)
-        if self._held is None:
+        if self._waiting is None:
             return self._apply(record)
-        self._held.append(record)
+        self._waiting.append(record)
         return self._select(record)
 
     def _select(self, record: Record) -> list[Finding]:
         """Loads the benchmark's rules once the log has named benchmark and division; replays the held records."""
         key = record.key
-        if key in self._asked:
-            self._chosen.setdefault(key, record.value)
-        ready = len(self._chosen) == 2 or (
-            "submission_benchmark" in self._chosen and not rules.has_divisions(self.ruleset)
+        if key in self._expected:
+            self._names.setdefault(key, record.value)
+        ready = len(self._names) == 2 or (
+            "submission_benchmark" in self._names and not rules.has_divisions(self.ruleset)
         )
-        return self._replay() if ready or len(self._held) > MAX_HELD else _NONE
+        return self._replay() if ready or len(self._waiting) > MAX_HELD else _NONE
 
     def _replay(self) -> list[Finding]:
-        held, self._held = self._held, None
+        records, self._waiting = self._waiting, None
         findings = self._begin()
-        for record in held:
+        for record in records:
             findings.extend(self._apply(record))
         return findings
 
@@ -130,15 +130,15 @@ class StreamChecker:
             return [self._make("benchmark.no-rules", ERROR, None, expected, name, ruleset=self.ruleset)]
         self._add(name)
         if division == "closed":
-            self._written_keys = written.keys(self.ruleset, benchmark)
+            self._written_keys = written_rules.keys(self.ruleset, benchmark)
         if benchmark in self._common.get("own_benchmarks", ()):
             expected = "an MLPerf benchmark in a submission"
             return [self._make("benchmark.own", ADVICE, None, expected, benchmark)]
         return []
 
-    def _resolve(self, key: str, known) -> str | None:
-        asked = self._asked[key]
-        return asked if asked is not None else nearest(self._chosen.get(key), known)
+    def _resolve(self, key: str, names) -> str | None:
+        expected = self._expected[key]
+        return expected if expected is not None else nearest(self._names.get(key), names)
 
     def _add(self, name: str) -> None:
         info = rules.load(self.ruleset, name)
@@ -163,14 +163,14 @@ class StreamChecker:
 
     def _apply(self, record: Record) -> list[Finding]:
         key = record.key
-        handler = self.story.handlers.get(key)
+        handler = self.whole_run.handlers.get(key)
         rule = self._rules.get(key)
         how = self._joins
         if how is not None and key == how["key"] and not self._past.join(how, record):
-            about = f"metadata {how['metadata']} and {how['by']}", shown(record.metadata)
+            about = f"metadata {how['metadata']} and {how['by']}", text_of(record.metadata)
             return [self._make(f"{key}.metadata", ERROR, record, *about, wording="metadata", key=key)]
         if key in self._written_keys:
-            self._written.setdefault(key, record)
+            self._written_records.setdefault(key, record)
         if rule is None:
             if handler is not None:
                 remark = handler(record)
@@ -183,26 +183,26 @@ class StreamChecker:
                 self._unknown.add(key[:80])
             return _NONE
         findings: list[Finding] = []
-        before = self._seen.get(key, 0)
+        before = self._counts.get(key, 0)
         if not before:
             self._values[key] = record.value
         elif rule.once:
             findings.append(self._reports.repeated(record, self._values[key]))
         if not (before and "submission_" in key):
-            state, times = self._state, self.story.times
+            state, times = self._state, self.whole_run.times
             for aspect, test, expected, say in rule.checks:
-                if not test(record, self._seen, state, times):
+                if not test(record, self._counts, state, times):
                     expected = expected if isinstance(expected, str) else expected(record, state)
                     findings.append(self._reports.broken(rule, aspect, record, expected, say, times))
-            if not findings and self._asked.get(key) not in (None, record.value):
-                about = f"{key}.asked", ERROR, record, self._asked[key], shown(record.value)
+            if not findings and self._expected.get(key) not in (None, record.value):
+                about = f"{key}.asked", ERROR, record, self._expected[key], text_of(record.value)
                 findings.append(self._make(*about, wording="asked"))
             if rule.keeps and (lacking := self._past.remember(rule, record)):
                 expected = f"a number that gives {lacking}"
                 findings.append(self._reports.broken(rule, "value", record, expected, ""))
         if rule.sets:
             self._past.set(rule.sets, record)
-        self._seen[key] = before + 1
+        self._counts[key] = before + 1
         if handler is not None and (remark := handler(record)):
             findings.append(remark)
         if key == self._target_key:
@@ -218,19 +218,19 @@ class StreamChecker:
 
     def _accuracy(self, record: Record) -> list[Finding]:
         if self.target is None:
-            self.story.judged = False
+            self.whole_run.comparable = False
             return _NONE
-        met = self.target.judge(record.value, self._values.get(self.target.by))
-        self.story.accuracy(record, bool(met))
+        meets_target = self.target.judge(record.value, self._values.get(self.target.by))
+        self.whole_run.accuracy(record, bool(meets_target))
         if "goal" in self.info:
-            if met is None:
-                self.story.judged = False
+            if meets_target is None:
+                self.whole_run.comparable = False
             return _NONE
-        if met is None:
-            wanted = self.target.expected + (f", after {self.target.by}" if self.target.by else "")
-            about = {"wording": "eval_accuracy.target.type"}
-            return [self._make("eval_accuracy.target", ERROR, record, wanted, shown(record.value), **about)]
-        if met:
+        if meets_target is None:
+            expected = self.target.expected + (f", after {self.target.by}" if self.target.by else "")
+            about = ERROR, record, expected, text_of(record.value)
+            return [self._make("eval_accuracy.target", *about, wording="eval_accuracy.target.type")]
+        if meets_target:
             return _NONE
         if self._best is None or self.target.nearer(record.value, self._best.value):
             self._best = record
@@ -245,8 +245,8 @@ class StreamChecker:
         self._late_keys = {key: by for key, by in self._late_keys.items() if by != rule.key}
         self._add(rule.selects.format(choice))
         findings: list[Finding] = []
-        for held in self._late.pop(rule.key, ()):
-            findings.extend(self._apply(held))
+        for late_record in self._late.pop(rule.key, ()):
+            findings.extend(self._apply(late_record))
         return findings
 
     # -------------------------------------------------------------------------------------- the end
@@ -255,35 +255,35 @@ class StreamChecker:
         """Returns the findings about the whole log."""
         if not self.records:
             return [self._reports.empty(self._foreign, self._unread)]
-        findings = self._replay() if self._held is not None else []
+        findings = self._replay() if self._waiting is not None else []
         for total in self._past.joined():
             findings += self._apply(total)
         findings += self._missing()
         if not self._checked and not any(one.rule.startswith("submission_benchmark.") for one in findings):
-            wanted, found = "submission_benchmark and submission_division", "no value that selects rules"
-            names = {"what": "the rules of the benchmark", "fix": f"log {wanted} in the header"}
-            findings.append(self._make("not-checked", ERROR, None, wanted, found, **names))
-        required = self.target is not None and "goal" not in self.info and self._target_key in self._seen
-        if required and self.story.best is None and not self.story.aimless:
+            expected, actual = "submission_benchmark and submission_division", "no value that selects rules"
+            names = {"what": "the rules of the benchmark", "fix": f"log {expected} in the header"}
+            findings.append(self._make("not-checked", ERROR, None, expected, actual, **names))
+        required = self.target is not None and "goal" not in self.info and self._target_key in self._counts
+        if required and self.whole_run.best is None and not self.whole_run.aimless:
             findings.append(self._reports.missed(self._best, self.target))
-        findings += self.story.end(self.info, self.target and self.target.spec)
+        findings += self.whole_run.end(self.info, self.target and self.target.spec)
         if self._checked and self.division == "closed":
-            findings += self._against_written()
+            findings += self._against_written_rules()
         if self._disorder is not None:
             lines = self._disordered if len(self._disordered) > 1 else ()
             findings.append(self._disorder._replace(lines=lines))
         return findings
 
-    def _against_written(self) -> list[Finding]:
+    def _against_written_rules(self) -> list[Finding]:
         """Compares with the written rules what no rule of the stock checker looks at."""
-        values = self._values | {key: record.value for key, record in self._written.items()}
+        values = self._values | {key: record.value for key, record in self._written_records.items()}
         findings = [
-            self._make("written.value", ADVICE, self._written[key], expected, shown(value), key=key)
-            for key, expected, value in written.differences(self.ruleset, self.benchmark, values)
+            self._make("written.value", ADVICE, self._written_records[key], expected, text_of(value), key=key)
+            for key, expected, value in written_rules.differences(self.ruleset, self.benchmark, values)
         ]
-        row = written.schedule(self.ruleset, self.benchmark)
-        places = self.story.evaluations.at[written.UNITS[row["unit"]]] if row else []
-        wrong = written.off_schedule(row, values, places) if row else None
+        row = written_rules.schedule(self.ruleset, self.benchmark)
+        places = self.whole_run.evaluations.at[written_rules.UNITS[row["unit"]]] if row else []
+        wrong = written_rules.off_schedule(row, values, places) if row else None
         if wrong is not None:
             findings.append(self._make("written.schedule", ADVICE, None, *wrong))
         return findings
@@ -291,7 +291,7 @@ class StreamChecker:
     def _missing(self) -> list[Finding]:
         findings, reports, unknown = [], self._reports, self._unknown
         for key, rule in self._rules.items():
-            count = self._seen.get(key, 0)
+            count = self._counts.get(key, 0)
             if count < rule.times:
                 findings.append(reports.few(key, rule, count, unknown))
             for other, value in rule.spec.get("once_if", {}).items():
@@ -300,6 +300,6 @@ class StreamChecker:
                     names = {"wording": "occurs.with", "key": key, "other": other, "value": value}
                     findings.append(self._make(f"{key}.occurs", ERROR, None, str(times), str(count), **names))
         for keys in self._common.get("one_of", ()):
-            if not any(key in self._seen for key in keys):
+            if not any(key in self._counts for key in keys):
                 findings.append(reports.absent(" or ".join(keys), "at least one", unknown))
         return findings + [reports.uncollected(*lacking) for lacking in self._past.incomplete(self._rules)]

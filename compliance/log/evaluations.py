@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from compliance.findings import ADVICE, ERROR, Finding
-from compliance.log.logs import Record, shown
+from compliance.log.logs import Record, text_of
 
 _UNITS = ("samples_count", "epoch_num", "step_num")
 _MAX_KEPT = 10_000  # evaluations; no published log has a tenth as many
@@ -41,7 +41,7 @@ class Evaluations:
         self._latest: dict[str, str] = {}  # interval -> the key of its latest record
         self._open: Record | None = None  # the latest eval_start without a result
         self._started: Counter[tuple[str, float]] = Counter()
-        self._told: dict[tuple, Record] = {}
+        self._results: dict[tuple, Record] = {}
         self._reports: Counter[tuple] = Counter()
         self._moved: tuple[Record, Record] | None = None
         self._moves = 0
@@ -63,16 +63,16 @@ class Evaluations:
         """Takes the result of an evaluation."""
         self._counts["eval_accuracy"] += 1
         at = places(record)
-        begun = self._compare(record, at)
-        for unit, value in (at | {unit: begun[unit] for unit in at.keys() & begun.keys()}).items():
+        start = self._compare(record, at)
+        for unit, value in (at | {unit: start[unit] for unit in at.keys() & start.keys()}).items():
             if len(self.at[unit]) < _MAX_KEPT:
                 self.at[unit].append(value)
-        if len(self._told) >= _MAX_KEPT:
+        if len(self._results) >= _MAX_KEPT:
             return
         metric = record.metadata.get("metric")
         key = (*at.items(), metric if isinstance(metric, str) else None)
         self._reports[key] += 1
-        before = self._told.setdefault(key, record)
+        before = self._results.setdefault(key, record)
         if before is not record and at and self._differ(before.value, record.value):
             self._twice.append((before, record))
 
@@ -89,15 +89,15 @@ class Evaluations:
         """
         if self._open is None:
             return {}
-        begun = places(self._open)
-        shared = begun.keys() & at.keys()
-        if any(begun[unit] == at[unit] for unit in shared):
+        start = places(self._open)
+        shared = start.keys() & at.keys()
+        if any(start[unit] == at[unit] for unit in shared):
             self._open = None
         elif shared and not any(self._started[unit, at[unit]] for unit in shared):
             self._moves += 1
             self._moved = self._moved or (self._open, record)
             self._open = None
-            return begun
+            return start
         return {}
 
     def end(self, stop: Record | None) -> Iterator[Finding]:
@@ -106,12 +106,12 @@ class Evaluations:
         if stop is not None:
             yield from self._behind(stop)
         if self._moved is not None:
-            begun, result = self._moved
-            unit = next(unit for unit in places(begun) if unit in places(result))
-            wanted = f"{unit} {shown(begun.metadata[unit])}, as at its eval_start in line {begun.line}"
-            found = f"{unit} {shown(result.metadata[unit])}"
-            found += f", and {self._moves - 1} more like it" if self._moves > 1 else ""
-            yield self._make("eval.place", ADVICE, result, wanted, found)
+            start, result = self._moved
+            unit = next(unit for unit in places(start) if unit in places(result))
+            expected = f"{unit} {text_of(start.metadata[unit])}, as at its eval_start in line {start.line}"
+            actual = f"{unit} {text_of(result.metadata[unit])}"
+            actual += f", and {self._moves - 1} more like it" if self._moves > 1 else ""
+            yield self._make("eval.place", ADVICE, result, expected, actual)
         if stop is not None:  # a run that broke off leaves intervals open
             yield from self._unpaired()
 
@@ -120,39 +120,39 @@ class Evaluations:
         for unit, value in places(stop).items():
             evaluated = max(self.at[unit], default=value)
             if value < evaluated:
-                wanted = f"{unit} {evaluated:,.10g}, as at the last evaluation"
-                yield self._make("run_stop.place", ADVICE, stop, wanted, f"{value:,.10g}")
+                expected = f"{unit} {evaluated:,.10g}, as at the last evaluation"
+                yield self._make("run_stop.place", ADVICE, stop, expected, f"{value:,.10g}")
 
     def _contradictions(self) -> Iterator[Finding]:
         """Two results of one evaluation: the log has fewer evaluations at this place than results."""
-        for before, again in self._twice[:1]:
-            at = places(again)
+        for before, repeat in self._twice[:1]:
+            at = places(repeat)
             unit, value = next(iter(at.items()))
-            key = (*at.items(), again.metadata.get("metric") if "metric" in again.metadata else None)
+            key = (*at.items(), repeat.metadata.get("metric") if "metric" in repeat.metadata else None)
             every = sum(self._reports.values())
             # Some logs of early rounds number every evaluation alike; their number is no place. Of two evaluations the
             # times tell: 16 logs of bert have both at epoch 1, a minute apart (training_results_v0.7, NVIDIA).
-            apart = self._ruleset < _ALL_HAVE_STARTS and not self._counts["eval_start"]
-            apart = apart and again.time_ms - before.time_ms > _APART_MS
-            if every == self._reports[key] and (every > 2 or apart):
+            is_apart = self._ruleset < _ALL_HAVE_STARTS and not self._counts["eval_start"]
+            is_apart = is_apart and repeat.time_ms - before.time_ms > _APART_MS
+            if every == self._reports[key] and (every > 2 or is_apart):
                 return
             if self._started and self._started[unit, value] >= self._reports[key]:
                 return
-            wanted = f"one result at {unit} {shown(value)}: {shown(before.value)} in line {before.line}"
-            yield self._make("eval_accuracy.twice", ERROR, again, wanted, shown(again.value))
+            expected = f"one result at {unit} {text_of(value)}: {text_of(before.value)} in line {before.line}"
+            yield self._make("eval_accuracy.twice", ERROR, repeat, expected, text_of(repeat.value))
 
     def _unpaired(self) -> Iterator[Finding]:
         counts = self._counts
         for name in _INTERVALS:
-            begun, ended = counts[f"{name}_start"], counts[f"{name}_stop"]
+            starts, stops = counts[f"{name}_start"], counts[f"{name}_stop"]
             # A run may end inside its last interval.
-            cut = begun == ended + 1 > 1 and self._latest.get(name) == f"{name}_start"
-            if begun != ended and not cut:
+            cut = starts == stops + 1 > 1 and self._latest.get(name) == f"{name}_start"
+            if starts != stops and not cut:
                 expected = f"as many {name}_stop as {name}_start"
-                actual = f"{begun} {name}_start, {ended} {name}_stop"
+                actual = f"{starts} {name}_start, {stops} {name}_stop"
                 yield self._make("interval.unpaired", ADVICE, None, expected, actual, name=name)
-        begun, results = counts["eval_start"], len({key[:-1] for key in self._told})
-        if begun < results and (begun or counts["eval_stop"] or self._ruleset >= _ALL_HAVE_STARTS):
-            actual = f"{begun} eval_start for {results} evaluations with a result"
+        starts, results = counts["eval_start"], len({key[:-1] for key in self._results})
+        if starts < results and (starts or counts["eval_stop"] or self._ruleset >= _ALL_HAVE_STARTS):
+            actual = f"{starts} eval_start for {results} evaluations with a result"
             expected = "an eval_start before each result"
             yield self._make("interval.unpaired", ADVICE, None, expected, actual, name="eval")

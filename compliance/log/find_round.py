@@ -2,7 +2,7 @@
 
 A log in the form `:::MLL` is of 0.6.0. For others a folder such as `training_results_v5.0` decides. Without one, of the
 rounds that have the log's benchmark, the one with the fewest missing required keys wins, and on a tie the newest. All
-logs of a submission share one round, the newest that fits each of them.
+logs of a submission share one round, the newest that fits each of them, or else most.
 """
 
 import re
@@ -46,20 +46,20 @@ def find(path: str | PathLike) -> Choice:
 
     Raises UserError if the file cannot be read.
     """
-    return opened(path)[0]
+    return open_log(path)[0]
 
 
-def opened(path: str | PathLike) -> tuple[Choice, Iterator[Record | BadLine]]:
+def open_log(path: str | PathLike) -> tuple[Choice, Iterator[Record | BadLine]]:
     """Returns the ruleset to check a log with, and what `read_log` yields of it; each line is read once.
 
     Raises UserError if the file cannot be read.
     """
     form = form_of(path)
-    named = of_folder(os_path.dirname(os_path.abspath(path)))
+    folder_choice = of_folder(os_path.dirname(os_path.abspath(path)))
     if form == "seconds":
         choice = Choice("0.6.0", "its lines have the form of 0.6.0 (:::MLL)", fits=("0.6.0",))
-    elif named is not None or not form:
-        choice = named or Choice(_NOTHING, "it has no record")
+    elif folder_choice is not None or not form:
+        choice = folder_choice or Choice(_NOTHING, "it has no record")
     else:
         small = os_path.getsize(path) <= _MOST_HELD
         lines, head = read_log(path, _NOTHING), deque(maxlen=None if small else 0)
@@ -98,20 +98,20 @@ def _of_content(lines: Iterator[Record | BadLine], head: deque[Record | BadLine]
 def of_keys(keys: dict[str, object]) -> Choice:
     """Finds the ruleset of a log from its keys and their first values."""
     benchmark, division = keys.get("submission_benchmark"), keys.get("submission_division")
-    known = list(dict.fromkeys(name for ruleset in rules.RULESETS[1:] for name in rules.benchmarks(ruleset)))
-    name = benchmark if benchmark in known else nearest(benchmark, known)
+    names = list(dict.fromkeys(name for ruleset in rules.RULESETS[1:] for name in rules.benchmarks(ruleset)))
+    name = benchmark if benchmark in names else nearest(benchmark, names)
     if name is None:
-        said = f"submission_benchmark is {str(benchmark)[:40]!r}" if benchmark else "no submission_benchmark"
+        fault = f"submission_benchmark is {str(benchmark)[:40]!r}" if benchmark else "no submission_benchmark"
         if benchmark in rules.HPC_BENCHMARKS:
-            return Choice(_NOTHING, f"{said}, a benchmark of MLPerf HPC, which is not covered", False)
-        return Choice(_NOTHING, f"{said}, so no round could be taken from the log", False)
+            return Choice(_NOTHING, f"{fault}, a benchmark of MLPerf HPC, which is not covered", False)
+        return Choice(_NOTHING, f"{fault}, so no round could be taken from the log", False)
     division = division if division in rules.DIVISIONS else "closed"
     fitting = [ruleset for ruleset in rules.rulesets_with(name) if ruleset != "0.6.0"]
-    own = keys.get("ruleset", _OWN_RULESET)
-    if own in fitting and _OWN_KEYS & keys.keys():
-        short = own.removesuffix(".0")
+    own_ruleset = keys.get("ruleset", _OWN_RULESET)
+    if own_ruleset in fitting and _OWN_KEYS & keys.keys():
+        short = own_ruleset.removesuffix(".0")
         reason = f"the log is one of this project, whose rules are those of v{short}"
-        return Choice(own, reason, fits=(own,))
+        return Choice(own_ruleset, reason, fits=(own_ruleset,))
     fitting = [one for one in fitting if rules.has_rules(one, name, division)] or fitting
     missing = {ruleset: len(required(ruleset, division, name) - keys.keys()) for ruleset in fitting}
     fewest = min(missing.values())
@@ -127,13 +127,13 @@ def of_keys(keys: dict[str, object]) -> Choice:
 
 def of_submission(choices: Iterable[Choice]) -> Choice | None:
     """Returns the round that a submission's logs share, given their choices; None if none has a fitting round."""
-    known = [choice for choice in choices if choice.fits]
-    if len({choice.ruleset for choice in known}) < 2:
-        return known[0] if known else None
-    counts = Counter(ruleset for choice in known for ruleset in choice.fits)
+    votes = [choice for choice in choices if choice.fits]
+    if len({choice.ruleset for choice in votes}) < 2:
+        return votes[0] if votes else None
+    counts = Counter(ruleset for choice in votes for ruleset in choice.fits)
     most = max(counts.values())
     equal = [ruleset for ruleset in rules.RULESETS if counts[ruleset] == most]
-    reason = f"the newest round that {'all' if most == len(known) else 'most'} logs of the submission fit"
+    reason = f"the newest round that {'all' if most == len(votes) else 'most'} logs of the submission fit"
     return Choice(equal[-1], reason + _of(equal), fits=tuple(equal))
 
 
@@ -145,7 +145,7 @@ def _of(rounds: list[str]) -> str:
 def required(ruleset: str, division: str, benchmark: str) -> frozenset[str]:
     """Returns the keys that a benchmark's log must have, except those that depend on another key's value."""
     files = ["common", f"{division}/common", rules.benchmark_section(ruleset, division, benchmark)]
-    there = [rules.load(ruleset, name)["keys"] for name in files if name in rules.names(ruleset)]
-    specs = {key: spec for keys in there for key, spec in keys.items()}
+    sections = [rules.load(ruleset, name)["keys"] for name in files if name in rules.names(ruleset)]
+    specs = {key: spec for keys in sections for key, spec in keys.items()}
     needed = frozenset(key for key, spec in specs.items() if spec.get("occurs", "optional") != "optional")
     return needed - {"aggregated_eval_accuracy"}  # which is made of other records

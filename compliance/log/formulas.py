@@ -35,7 +35,7 @@ def _number(value: object) -> float:
     return value
 
 
-class _Reads(ast.NodeTransformer):
+class _FormulaReader(ast.NodeTransformer):
     """Turns names into entries of `metadata` and `state`, and lets arithmetic take numbers alone."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class _Reads(ast.NodeTransformer):
 
 @cache
 def _compiled(formula: str) -> tuple[Formula, tuple[tuple[str, str], ...]]:
-    reads = _Reads()
+    reads = _FormulaReader()
     try:
         body = reads.visit(ast.parse(formula, mode="eval").body)
     except (SyntaxError, ValueError) as error:
@@ -108,43 +108,41 @@ def compile_condition(formula: str) -> Callable[[object, dict, dict], bool]:
     return holds
 
 
-def wanted(formula: str) -> str | None:
+def formula_of_value(formula: str) -> str | None:
     """Returns the formula of the value that a condition asks for; None if it allows more than one value.
 
     Understands `value == F`, `value * C == F` and `abs(value - F) < tolerance`.
     """
     match ast.parse(formula, mode="eval").body:
-        case ast.Compare(ast.Call(_, [ast.BinOp(ast.Name("value"), ast.Sub(), asked)]), [ast.Lt()]):
-            return ast.unparse(asked)
+        case ast.Compare(ast.Call(_, [ast.BinOp(ast.Name("value"), ast.Sub(), side)]), [ast.Lt()]):
+            return ast.unparse(side)
         case ast.Compare(ast.BinOp(ast.Name("value"), ast.Mult(), factor), [ast.Eq()], [product]):
             return ast.unparse(ast.BinOp(product, ast.Div(), factor))
-        case ast.Compare(
-            ast.Name("value") | ast.Attribute() | ast.Call(ast.Name("int")), [ast.Eq()], [asked]
-        ):
-            return ast.unparse(asked)
+        case ast.Compare(ast.Name("value") | ast.Attribute() | ast.Call(ast.Name("int")), [ast.Eq()], [side]):
+            return ast.unparse(side)
     return None
 
 
 def bounds(formula: str) -> list[tuple[str, str]]:
     """Returns (smaller, larger) of the conditions `smaller <= larger` that a formula joins by `and`."""
-    whole = ast.parse(formula, mode="eval").body
+    tree = ast.parse(formula, mode="eval").body
     sides = []
-    for part in whole.values if isinstance(whole, ast.BoolOp) and isinstance(whole.op, ast.And) else [whole]:
+    for part in tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]:
         match part:
             case ast.Compare(low, [ast.LtE()], [high]):
                 sides.append((ast.unparse(low), ast.unparse(high)))
     return sides
 
 
-def explained(formula: str, metadata: dict, state: dict) -> str:
+def explain_condition(formula: str, metadata: dict, state: dict) -> str:
     """Returns a condition in words, with the value that it asks for and the values that it reads.
 
     For example "1,362,286: value = ceil(1382400000 / global_batch_size), where global_batch_size is 1,008".
     """
-    text, asked = describe_formula(formula), wanted(formula)
-    if asked is not None:
+    text, value_formula = describe_formula(formula), formula_of_value(formula)
+    if value_formula is not None:
         with contextlib.suppress(*FAILURES):
-            value = compile_formula(asked)(None, metadata, state)
+            value = compile_formula(value_formula)(None, metadata, state)
             exact = isinstance(value, float) and not compile_condition(formula)(
                 float(f"{value:.10g}"), metadata, state
             )

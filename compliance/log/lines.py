@@ -18,8 +18,8 @@ def token_lines(path: str | PathLike) -> Iterator[tuple[int, bytes | int]]:
     line, because progress bars write it. Exception: a file that begins with CRs and no LF is a CR-only file.
     """
     for data, number in _blocks(path):
-        found = scan(data, number) if isinstance(data, bytes) else [(number, data)]
-        yield from split(found) if isinstance(data, bytes) and b"\r" in data else found
+        lines = scan(data, number) if isinstance(data, bytes) else [(number, data)]
+        yield from split(lines) if isinstance(data, bytes) and b"\r" in data else lines
 
 
 def split(lines: Iterable[tuple[int, bytes | int]]) -> Iterator[tuple[int, bytes | int]]:
@@ -39,27 +39,27 @@ def _blocks(path: str | PathLike) -> Iterator[tuple[bytes | int, int]]:
         with open(path, "rb") as file:
             chunk = file.read(CHUNK_BYTES)
             cr_only = b"\n" not in chunk and b"\r" in chunk.rstrip(b"\r")
-            number, pieces, held = 1, [], 0
+            number, pieces, size = 1, [], 0
             while chunk:
                 if cr_only:
                     chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
                 end = chunk.rfind(b"\n") + 1
                 if not end:
                     pieces.append(chunk)
-                    held += len(chunk)
-                    if held > MAX_LINE_BYTES:
+                    size += len(chunk)
+                    if size > MAX_LINE_BYTES:
                         has_token = TOKEN in b"".join(pieces)
                         has_token |= _skip_line(file, pieces[-1][-len(TOKEN) :])
                         if has_token:
-                            yield held, number
-                        number, pieces, held = number + 1, [], 0
+                            yield size, number
+                        number, pieces, size = number + 1, [], 0
                 else:
                     data = b"".join((*pieces, chunk[:end])) if pieces else chunk[:end]
-                    pieces, held = [chunk[end:]], len(chunk) - end
+                    pieces, size = [chunk[end:]], len(chunk) - end
                     yield data, number
                     number += data.count(b"\n")
                 chunk = file.read(CHUNK_BYTES)
-            if held:
+            if size:
                 yield b"".join(pieces), number
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a readable log file") from None

@@ -51,7 +51,7 @@ class BadLine(NamedTuple):
     text: str
     rule: str
     expected: str
-    found: str
+    actual: str
     severity: str = "error"
     wording: str = ""
     names: dict = {}  # noqa: RUF012 (never changed)
@@ -105,8 +105,8 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
         if line.find(token, first + len(token)) < 0:
             yield from parse(line[first:], number)
         else:
-            found = f"{line.count(token)} records"
-            yield BadLine(number, _text(line), "line-several-records", "one record per line", found)
+            actual = f"{line.count(token)} records"
+            yield BadLine(number, _text(line), "line-several-records", "one record per line", actual)
             parts = line.split(token, _MAX_A_LINE + 1)[1 : _MAX_A_LINE + 1]
             for part in parts:
                 for one in parse(token + part, number):
@@ -117,18 +117,13 @@ def read_log(path: str | PathLike, ruleset: str | None = None) -> Iterator[Recor
 
 def parse_line(text: str, number: int) -> Record | BadLine:
     """Parses one line of a log that is being written, in the format that its token names."""
-    return parse_all(text, number)[0]
-
-
-def parse_all(text: str, number: int) -> tuple[Record | BadLine, ...]:
-    """Like `parse_line`; behind the record stands what is wrong with a part of its line."""
     line = text.encode("utf-8", "surrogatepass").strip()
     place = line.find(TOKEN)
     if line.startswith(MLLOG_FORM, place):
-        return _parse_mllog(line[place:], number)
+        return _parse_mllog(line[place:], number)[0]
     if line.startswith(SECONDS_FORM, place):
-        return _parse_seconds(line[place:], number)
-    return (BadLine(number, _text(line), "line-token", ":::MLLOG or :::MLL", _text(line)[:20]),)
+        return _parse_seconds(line[place:], number)[0]
+    return BadLine(number, _text(line), "line-token", ":::MLLOG or :::MLL", _text(line)[:20])
 
 
 def _wrong_form(number: int, line: bytes, token: bytes, other: bytes) -> BadLine:
@@ -138,8 +133,8 @@ def _wrong_form(number: int, line: bytes, token: bytes, other: bytes) -> BadLine
     expected = token.decode().strip()
     if line.find(other) >= 0:
         return BadLine(number, _text(line), "line-other-form", expected, other.decode().strip(), severity)
-    found = _text(line[line.find(TOKEN) :])[:20]
-    return BadLine(number, _text(line), "line-token", f"{expected} and a space", found, severity)
+    actual = _text(line[line.find(TOKEN) :])[:20]
+    return BadLine(number, _text(line), "line-token", f"{expected} and a space", actual, severity)
 
 
 # -------------------------------------------------------------------------------------------------- records
@@ -200,17 +195,17 @@ def _odd_fields(fields: dict, text: str, number: int) -> tuple[Record | BadLine,
     """The slow path of `_parse_mllog`: the time is not a plain integer, or the metadata is not an object."""
     notes: list[BadLine] = []
     time_ms, metadata = fields["time_ms"], fields["metadata"]
-    wanted = "a number of milliseconds"
+    expected = "a number of milliseconds"
     try:
         # float() accepts numeric strings, as the stock parser does.
         time = float(time_ms)
     except (TypeError, ValueError, OverflowError) as error:
         stock = REFUSES if isinstance(error, ValueError) else CRASHES
-        return (_field(text, number, "time_ms", wanted, time_ms)._replace(stock=stock),)
+        return (_field(text, number, "time_ms", expected, time_ms)._replace(stock=stock),)
     if isinstance(time_ms, str) and not time_ms.isascii():  # which the stock parser reads as Latin-1
-        return (_field(text, number, "time_ms", wanted, time_ms)._replace(stock=REFUSES),)
+        return (_field(text, number, "time_ms", expected, time_ms)._replace(stock=REFUSES),)
     if isinstance(time_ms, bool) or not math.isfinite(time):
-        return (_field(text, number, "time_ms", wanted, time_ms),)
+        return (_field(text, number, "time_ms", expected, time_ms),)
     if isinstance(time_ms, str):
         notes.append(_field(text, number, "time_ms", "a number of milliseconds", time_ms, "advice"))
     if not isinstance(metadata, dict):
@@ -218,8 +213,8 @@ def _odd_fields(fields: dict, text: str, number: int) -> tuple[Record | BadLine,
         metadata = {}
     if twice := _written_twice(text):
         notes.append(_twice(text, number, twice))
-    said = time, fields.get("namespace", ""), fields.get("event_type", "")
-    return Record(fields["key"], fields["value"], metadata, *said, number, text[:MAX_TEXT]), *notes
+    rest = time, fields.get("namespace", ""), fields.get("event_type", "")
+    return Record(fields["key"], fields["value"], metadata, *rest, number, text[:MAX_TEXT]), *notes
 
 
 def _parse_seconds(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
@@ -241,10 +236,10 @@ def _parse_seconds(line: bytes, number: int) -> tuple[Record | BadLine, ...]:
         return (_trailing(body, number, end),)
     if fields.__class__ is not dict or "value" not in fields:
         # The stock checker skips such a line; that matters if the rules know the key.
-        found = ", ".join(list(fields)[:12]) if isinstance(fields, dict) else type(fields).__name__
+        actual = ", ".join(list(fields)[:12]) if isinstance(fields, dict) else type(fields).__name__
         expected = 'an object with "value" and "metadata"'
         about = {"wording": "line-field.missing", "names": {"name": "value"}, "key": key}
-        return (BadLine(number, _text(text), "line-field", expected, found or "{}", **about),)
+        return (BadLine(number, _text(text), "line-field", expected, actual or "{}", **about),)
     metadata = fields.get("metadata")
     notes = ()
     if metadata.__class__ is not dict:
@@ -296,16 +291,16 @@ def _explain(text: str, number: int, error: Exception) -> BadLine:
         return _not_json(text, number, _reason(parse_error))
     if not isinstance(fields, dict):
         expected = 'an object with "time_ms", "key", "value" and "metadata"'
-        found = f"a JSON {type(fields).__name__}"
-        return BadLine(number, _text(text), "line-form", expected, found, stock=CRASHES)
+        actual = f"a JSON {type(fields).__name__}"
+        return BadLine(number, _text(text), "line-form", expected, actual, stock=CRASHES)
     missing = [name for name in _FIELDS if name not in fields]
     seconds = "time_ms" in missing and ("time_s" in fields or "time" in fields)
     wording = "line-field.seconds" if seconds else "line-field.missing"
     key = fields.get("key")
-    found = ", ".join(str(name)[:40] for name in list(fields)[:12]) or "{}"
+    actual = ", ".join(str(name)[:40] for name in list(fields)[:12]) or "{}"
     key = key if isinstance(key, str) else ""
     about = {"wording": wording, "names": {"name": " and ".join(missing)}, "key": key, "stock": CRASHES}
-    return BadLine(number, _text(text), "line-field", ", ".join(_FIELDS), found, **about)
+    return BadLine(number, _text(text), "line-field", ", ".join(_FIELDS), actual, **about)
 
 
 _TOO_DEEP = "brackets nested too deeply"
@@ -330,12 +325,14 @@ def _trailing(text: str, number: int, end: int) -> BadLine:
     return _not_json(text, number, f"more text after the record: {text[end : end + 40]!r}")
 
 
-def _field(text: str, line: int, name: str, expected: str, found: object, severity: str = "error") -> BadLine:
-    about = "line-field", f"{name}: {expected}", shown(found)
+def _field(
+    text: str, line: int, name: str, expected: str, actual: object, severity: str = "error"
+) -> BadLine:
+    about = "line-field", f"{name}: {expected}", text_of(actual)
     return BadLine(line, _text(text), *about, severity, names={"name": name})
 
 
-def shown(value: object, limit: int = 80) -> str:
+def text_of(value: object, limit: int = 80) -> str:
     """Formats a value as JSON-like text of at most `limit` characters; deep or huge values do not raise."""
     try:
         text = repr(value)

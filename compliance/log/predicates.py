@@ -37,27 +37,27 @@ def _any_of(specs: list[dict]) -> Test:
 
 
 def _kind(phrase: str) -> Callable[[bool], str]:
-    return lambda asked: phrase if asked else f"not {phrase}"
+    return lambda flag: phrase if flag else f"not {phrase}"
 
 
 # Word -> (what makes the test of an argument, the phrase for people: a text, or a function of the argument).
 _WORDS: dict[str, tuple[Callable[[object], Test], str | Callable[..., str]]] = {
-    "equal": (lambda asked: lambda value: value == asked, "{}"),
-    "not_equal": (lambda asked: lambda value: value != asked,
-                  lambda asked: "not empty" if asked == "" else f"not {_plain(asked)}"),
-    "in": (lambda asked: lambda value: value in asked, lambda asked: f"one of {', '.join(map(_plain, asked))}"),
+    "equal": (lambda other: lambda value: value == other, "{}"),
+    "not_equal": (lambda other: lambda value: value != other,
+                  lambda other: "not empty" if other == "" else f"not {_plain(other)}"),
+    "in": (lambda items: lambda value: value in items, lambda items: f"one of {', '.join(map(_plain, items))}"),
     "greater": (lambda bound: lambda value: value > bound, "> {}"),
     "at_least": (lambda bound: lambda value: value >= bound, ">= {}"),
     "less": (lambda bound: lambda value: value < bound, "< {}"),
     "at_most": (lambda bound: lambda value: value <= bound, "<= {}"),
     "multiple_of": (lambda unit: lambda value: is_whole(value / unit), "k x {}, k a whole number"),
     "power_of_two_times": (lambda unit: lambda value: is_whole(math.log2(value / unit)), "{} x 2^k, k a whole number"),
-    "length": (lambda asked: lambda value: len(value) == asked, "a list of {} entries"),
+    "length": (lambda count: lambda value: len(value) == count, "a list of {} entries"),
     "longer_than": (lambda bound: lambda value: len(value) > bound, "a list of more than {} entries"),
-    "whole": (lambda asked: lambda value: is_whole(value) == asked, _kind("a whole number")),
-    "is_integer": (lambda asked: lambda value: isinstance(value, int) == asked, _kind("an integer")),
-    "is_infinite": (lambda asked: lambda value: (value == math.inf) == asked, _kind("infinity")),
-    "is_boolean": (lambda asked: lambda value: isinstance(value, bool) == asked, _kind("true or false")),
+    "whole": (lambda flag: lambda value: is_whole(value) == flag, _kind("a whole number")),
+    "is_integer": (lambda flag: lambda value: isinstance(value, int) == flag, _kind("an integer")),
+    "is_infinite": (lambda flag: lambda value: (value == math.inf) == flag, _kind("infinity")),
+    "is_boolean": (lambda flag: lambda value: isinstance(value, bool) == flag, _kind("true or false")),
     "holds": (lambda names: lambda value: all(name in value for name in names),
               lambda names: f"an object with {' and '.join(names)}"),
     "first": (lambda spec: _item(0, spec), lambda spec: f"first entry {describe(spec)}"),
@@ -89,7 +89,9 @@ def compile_predicate(spec: dict) -> Test:
 def describe(spec: dict) -> str:
     """Returns the predicate as a phrase for people: ">= 0.759 and < 1", "one of sgd, lars"."""
     phrases = ((_WORDS[word][1], argument) for word, argument in spec.items())
-    texts = (one.format(_plain(asked)) if isinstance(one, str) else one(asked) for one, asked in phrases)
+    texts = (
+        one.format(_plain(argument)) if isinstance(one, str) else one(argument) for one, argument in phrases
+    )
     return " and ".join(texts) or "any value"
 
 

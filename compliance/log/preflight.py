@@ -22,8 +22,8 @@ def newest_round(benchmark: str, division: str) -> str:
     """
     rounds = [one for one in rules.RULESETS[1:] if rules.has_rules(one, benchmark, division)]
     if not rounds:
-        known = sorted({name for one in rules.RULESETS[1:] for name in rules.benchmarks(one)})
-        raise UserError(f"no round has {division} rules for {benchmark!r}; {hint((benchmark,), known)}")
+        names = sorted({name for one in rules.RULESETS[1:] for name in rules.benchmarks(one)})
+        raise UserError(f"no round has {division} rules for {benchmark!r}; {hint((benchmark,), names)}")
     return rounds[-1]
 
 
@@ -34,22 +34,22 @@ def progress_unit(ruleset: str, division: str, benchmark: str) -> str:
     """
     section = rules.benchmark_section(ruleset, division, benchmark)
     if section not in rules.names(ruleset):
-        said = f"ruleset {ruleset} has no {division} rules for {benchmark!r}"
-        raise UserError(f"{said}; name another --ruleset")
+        reason = f"ruleset {ruleset} has no {division} rules for {benchmark!r}"
+        raise UserError(f"{reason}; name another --ruleset")
     info = rules.load(ruleset, section)
     if "aggregates" in info:
         return info["aggregates"]["by"]
     spec = info["keys"].get("eval_accuracy", {})
-    asked = {*spec.get("metadata", {}), *(name for some in spec.get("metadata_any", ()) for name in some)}
-    return next((unit for unit in _UNITS if unit in asked), "epoch_num")
+    names = {*spec.get("metadata", {}), *(name for some in spec.get("metadata_any", ()) for name in some)}
+    return next((unit for unit in _UNITS if unit in names), "epoch_num")
 
 
 def missing_keys(ruleset: str, division: str, benchmark: str, logged: Collection[str]) -> list[str]:
     """Returns the keys of a header that the round's rules ask for and `logged` lacks, sorted."""
-    there = {*logged} | _LATER
+    present = {*logged} | _LATER
     one_of = rules.load(ruleset, "common").get("one_of", ())
-    lacking = sorted(required(ruleset, division, benchmark) - there)
-    return lacking + [" or ".join(keys) for keys in one_of if there.isdisjoint(keys)]
+    lacking = sorted(required(ruleset, division, benchmark) - present)
+    return lacking + [" or ".join(keys) for keys in one_of if present.isdisjoint(keys)]
 
 
 def evaluations_needed(ruleset: str, division: str, benchmark: str, key: str) -> int:

@@ -61,8 +61,8 @@ class Runs:
         ]
         severity = ERROR if any(one.severity == ERROR for one in caused) else ADVICE
         ends = [f"to {later.first - 1:,}" for later in self._runs[1:]] + ["on"]
-        told = [f"line {run.first:,} {end} ({run.end})" for run, end in zip(self._runs, ends)]
-        found = "; ".join(told[:_SHOWN]) + ("; ..." if len(told) > _SHOWN else "")
+        spans = [f"line {run.first:,} {end} ({run.end})" for run, end in zip(self._runs, ends)]
+        actual = "; ".join(spans[:_SHOWN]) + ("; ..." if len(spans) > _SHOWN else "")
         lines = [run.first for run in self._runs]
-        about = finding("log.two-runs", severity, path, "one run", found, line=second, count=len(self._runs))
+        about = finding("log.two-runs", severity, path, "one run", actual, line=second, count=len(self._runs))
         return [about._replace(lines=lines), *(one for one in findings if one not in caused)]

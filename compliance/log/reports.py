@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
-from compliance.hints import nearest, rescaled
+from compliance.hints import as_fraction, nearest
 from compliance.log import rules
-from compliance.log.logs import BadLine, Record, shown
+from compliance.log.logs import BadLine, Record, text_of
 from compliance.log.whole_run import Target
 
 
@@ -32,10 +32,10 @@ class Reports:
         """A line that has the token but is not, or not entirely, a record."""
         severity = bad.severity
         if bad.rule == "line-field" and self._ruleset == "0.6.0" and bad.key:
-            known = any(bad.key in rules.compiled("0.6.0", name) for name in rules.names("0.6.0"))
-            severity = severity if known else ADVICE  # if no rule needs this key, nothing is lost
+            has_rules = any(bad.key in rules.compiled("0.6.0", name) for name in rules.names("0.6.0"))
+            severity = severity if has_rules else ADVICE  # if no rule needs this key, nothing is lost
         names = {"line": bad.line, "text": bad.text, "wording": bad.wording, **bad.names}
-        return finding(bad.rule, severity, self._path, bad.expected, bad.found, **names)
+        return finding(bad.rule, severity, self._path, bad.expected, bad.actual, **names)
 
     def repeated(self, record: Record, first: object) -> Finding:
         """A second record of a key that must occur once; `first` is the value of the first record."""
@@ -43,7 +43,7 @@ class Reports:
             severity, wording, actual = ADVICE, "occurs.again", "a repeat"
         else:
             severity, wording = ERROR, "occurs.differs"
-            actual = f"first {shown(first)}, then {shown(record.value)}"
+            actual = f"first {text_of(first)}, then {text_of(record.value)}"
         names = {"wording": wording, "key": record.key}
         return self.make(f"{record.key}.occurs", severity, record, "exactly one", actual, **names)
 
@@ -53,13 +53,13 @@ class Reports:
     ) -> Finding:  # fmt: skip
         """A record that fails one check of its key's rule; `times`: the first times of init_start and run_start."""
         names: dict[str, object] = {"wording": aspect}
-        actual = shown(record.value)
+        actual = text_of(record.value)
         if aspect == "value":
             names = _meant(rule, record.value)
         elif aspect == "metadata":
-            actual = shown(record.metadata) if record.metadata else "no metadata"
+            actual = text_of(record.metadata) if record.metadata else "no metadata"
         elif aspect == "order":
-            actual = f"line {record.line}, {shown(record.metadata)}"
+            actual = f"line {record.line}, {text_of(record.metadata)}"
             names = {"wording": "order.state" if say else "order", "say": say}
             if say and (began := times.get(rule.spec.get("within", {}).get("key"))):
                 actual = f"{(record.time_ms - began) / 60_000:.1f} minutes"
@@ -72,19 +72,19 @@ class Reports:
         """A remark about an accuracy that misses the target because it is not a number or is a percentage."""
         if record.value != record.value:
             return self.make("eval_accuracy.nan", ADVICE, record, "a number", "NaN")
-        fraction = rescaled(record.value, target.holds)
+        fraction = as_fraction(record.value, target.holds)
         if fraction is None:
             return None
-        names, actual = {"fraction": fraction, "value": record.value}, shown(record.value)
+        names, actual = {"fraction": fraction, "value": record.value}, text_of(record.value)
         return self.make("eval_accuracy.scale", ADVICE, record, target.expected, actual, **names)
 
     def missed(self, best: Record | None, target: Target) -> Finding:
         """No evaluation met the target; `best` is the nearest."""
         names: dict[str, object] = {}
-        fraction = rescaled(best.value, target.holds) if best is not None else None
+        fraction = as_fraction(best.value, target.holds) if best is not None else None
         if fraction is not None:
             names = {"wording": "eval_accuracy.target.scale", "fraction": fraction, "value": best.value}
-        actual = shown(best.value) if best is not None else "no comparable accuracy"
+        actual = text_of(best.value) if best is not None else "no comparable accuracy"
         return self.make("eval_accuracy.target", ERROR, best, target.expected, actual, **names)
 
     # ------------------------------------------------------------------------------------- the whole log
@@ -109,7 +109,7 @@ class Reports:
         some = f"; missing {', '.join(missing[:3])}" if missing else ""
         expected = f"each tensor once, {len(expected_entries)} in all{some}"
         few = missing and len(entries) < len(expected_entries)
-        actual = f"{len(entries)}" if few else f"not in the list: {shown(other)}"
+        actual = f"{len(entries)}" if few else f"not in the list: {text_of(other)}"
         return self.make(f"{key}.metadata", ERROR, None, expected, actual, key=key, wording="metadata")
 
     def empty(self, foreign: int, unread: int) -> Finding:

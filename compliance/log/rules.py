@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from common.errors import UserError
-from compliance.log.formulas import compile_condition, compile_formula, explained, uses_metadata
+from compliance.log.formulas import compile_condition, compile_formula, explain_condition, uses_metadata
 from compliance.log.logs import Record
 from compliance.log.predicates import compile_predicate, describe
 
@@ -49,15 +49,15 @@ def load(ruleset: str, name: str) -> dict:
     Raises UserError if the section does not exist.
     """
     if name not in names(ruleset):
-        known = ", ".join(sorted(names(ruleset)))
-        raise UserError(f"no rules {name!r} in ruleset {ruleset}; there are {known}")
-    own = dict(_sections(ruleset)[name])
-    if "extends" not in own:
-        return own
-    base = load(own.pop("extends"), name)
-    gone = own.pop("without", ())
-    kept = {key: spec for key, spec in base["keys"].items() if key not in gone}
-    return {**base, **own, "keys": {**kept, **own.get("keys", {})}}
+        sections = ", ".join(sorted(names(ruleset)))
+        raise UserError(f"no rules {name!r} in ruleset {ruleset}; there are {sections}")
+    section = dict(_sections(ruleset)[name])
+    if "extends" not in section:
+        return section
+    base = load(section.pop("extends"), name)
+    removals = section.pop("without", ())
+    keys = {key: spec for key, spec in base["keys"].items() if key not in removals}
+    return {**base, **section, "keys": {**keys, **section.get("keys", {})}}
 
 
 @cache
@@ -77,11 +77,11 @@ def names(ruleset: str) -> frozenset[str]:
 @cache
 def benchmarks(ruleset: str, division: str | None = None) -> list[str]:
     """Returns the benchmarks that `submission_benchmark` may name; for both divisions if `division` is None."""
-    named: dict[str, None] = {}
+    choices: dict[str, None] = {}
     for one in DIVISIONS if division is None else (division,):
         name = f"{one}/common" if f"{one}/common" in names(ruleset) else "common"
-        named.update(dict.fromkeys(load(ruleset, name)["keys"]["submission_benchmark"]["value"]["in"]))
-    return list(named)
+        choices.update(dict.fromkeys(load(ruleset, name)["keys"]["submission_benchmark"]["value"]["in"]))
+    return list(choices)
 
 
 @cache
@@ -120,10 +120,10 @@ def metric(ruleset: str, benchmark: str) -> dict:
 class KeyRule:
     """The compiled rules of one key.
 
-    `checks` holds (aspect, test, expected, say). `test(record, seen, state, first_times)` is true if the record obeys
+    `checks` holds (aspect, test, expected, say). `test(record, counts, state, first_times)` is true if the record obeys
     the rule. `expected` is a text, or a function of (record, state) that returns it. `say` selects the sentence for a
-    record that does not obey, '' means the usual sentence. `seen` counts the keys before this record, `state` is the
-    small state of v0.6, and `first_times` maps each key to the earliest time that was logged for it.
+    record that does not obey, '' means the usual sentence. `counts` has the number of each key before this record,
+    `state` is the small state of v0.6, and `first_times` maps each key to the earliest time that was logged for it.
     """
 
     def __init__(self, key: str, spec: dict):
@@ -151,20 +151,20 @@ class KeyRule:
         for name, predicate in spec.get("metadata", {}).items():
             yield "metadata", *_on_metadata(name, predicate), ""
         for other in spec.get("after", ()):
-            yield "order", lambda record, seen, *_, other=other: other in seen, f"after {other}", ""
+            yield "order", lambda record, counts, *_, other=other: other in counts, f"after {other}", ""
         for other in spec.get("not_after", ()):
-            yield "order", lambda record, seen, *_, other=other: other not in seen, f"before {other}", ""
+            yield "order", lambda record, counts, *_, other=other: other not in counts, f"before {other}", ""
         for some in spec.get("metadata_any", ()):
             test = lambda record, *_, some=some: any(name in record.metadata for name in some)  # noqa: E731
             yield "metadata", test, f"metadata {' or '.join(some)}", ""
-        for having, wanted in spec.get("metadata_if", {}).items():
-            for name, predicate in wanted.items():
+        for having, predicates in spec.get("metadata_if", {}).items():
+            for name, predicate in predicates.items():
                 test, expected = _on_metadata(name, predicate, having)
                 yield "metadata", test, f"{expected}, with {having}", ""
         for word, when in (("formula", ""), ("first_formula", " at the first one")):
             for formula in spec.get(word, ()):
                 aspect = "metadata" if uses_metadata(formula) else "value"
-                yield aspect, _on_formula(formula, once=bool(when)), partial(_explained, formula, when), ""
+                yield aspect, _on_formula(formula, first=bool(when)), partial(_explained, formula, when), ""
         if "within" in spec:
             yield _within_minutes(**spec["within"])
         for condition in spec.get("when", ()):
@@ -176,32 +176,32 @@ def _on_metadata(name: str, predicate: dict, having: str = ""):
     """Returns (test, expected) of an entry of the metadata; with `having`, of records that have that entry, too."""
     test = compile_predicate(predicate)
 
-    def holds(record, seen, state, times) -> bool:
+    def holds(record, counts, state, times) -> bool:
         value = record.metadata.get(name, _UNSET)
         return (bool(having) and having not in record.metadata) or (value is not _UNSET and test(value))
 
     return holds, f"metadata {name}" + (f": {describe(predicate)}" if predicate else "")
 
 
-def _on_formula(formula: str, once: bool = False):
-    """Returns the test of a condition; `once`: for the first record of the key alone."""
+def _on_formula(formula: str, first: bool = False):
+    """Returns the test of a condition; `first`: for the first record of the key alone."""
     condition = compile_condition(formula)
 
-    def holds(record, seen, state, times) -> bool:
-        return (once and record.key in seen) or condition(record.value, record.metadata, state)
+    def holds(record, counts, state, times) -> bool:
+        return (first and record.key in counts) or condition(record.value, record.metadata, state)
 
     return holds
 
 
 def _explained(formula: str, suffix: str, record: Record, state: dict) -> str:
-    return explained(formula, record.metadata, state) + suffix
+    return explain_condition(formula, record.metadata, state) + suffix
 
 
 def _within_minutes(key: str, minutes: float | dict) -> tuple[str, Callable[..., bool], str, str]:
     """Returns the check that a record comes within `minutes`, a number or `{"remembered": name}`."""
     name = minutes["remembered"] if isinstance(minutes, dict) else None
 
-    def holds(record, seen, state, times) -> bool:
+    def holds(record, counts, state, times) -> bool:
         limit = minutes if name is None else state.get(name, 0)
         return key not in times or record.time_ms - times[key] < limit * 60_000
 

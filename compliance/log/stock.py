@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from compliance.log import rules
-from compliance.log.logs import CRASHES, REFUSES, BadLine, Record, shown
+from compliance.log.logs import CRASHES, REFUSES, BadLine, Record, text_of
 
 PARSER, RULES, RCP = "compliance checker", "rules of the compliance checker", "RCP checker"
 # rcp_checker.py, read_submission_file: these benchmarks converge after samples, the others after epochs.
@@ -23,11 +23,11 @@ SAMPLES = frozenset((
 FID_AT_MOST, CLIP_AT_LEAST = 90.0, 0.15
 _DIFFUSION = "stable_diffusion"
 _MAX_STEPS = 10_000
-_WHOLE_LOG = BadLine(0, "", "", "", "")  # a sight of no line
+_WHOLE_LOG = BadLine(0, "", "", "", "")  # a failure at no line
 _WHOLE_TEXT = 400  # characters of a record's line that `Record.text` has
 
 
-class Sight(NamedTuple):
+class Failure(NamedTuple):
     """What a stock program does at a line: `effect` is REFUSES or CRASHES, `why` what it sees there."""
 
     program: str
@@ -45,7 +45,7 @@ class StockReader:
 
     def __init__(self, ruleset: str) -> None:
         self._ruleset = ruleset
-        self._sights: dict[tuple[str, str], Sight] = {}
+        self._failures: dict[tuple[str, str], Failure] = {}
         self._benchmark: object = None
         self._batch: object = None
         self._evaluated = False
@@ -57,19 +57,19 @@ class StockReader:
     def _skip(self, record: Record | BadLine) -> None:
         pass
 
-    def _see(self, program: str, effect: str, record: Record | BadLine, why: str) -> None:
-        self._sights.setdefault((program, effect), Sight(program, effect, record.line, record.text, why))
+    def _note(self, program: str, effect: str, record: Record | BadLine, why: str) -> None:
+        self._failures.setdefault((program, effect), Failure(program, effect, record.line, record.text, why))
 
     def _take(self, record: Record | BadLine) -> None:
         if record.__class__ is BadLine:
             if record.stock:
-                self._see(PARSER, record.stock, record, record.found)
+                self._note(PARSER, record.stock, record, record.actual)
             return
         key, text = record.key, record.text
         if key == "eval_accuracy":
             self._accuracies.setdefault(record.value.__class__, record)
         if len(text) >= _WHOLE_TEXT:
-            text += shown((record.value, record.metadata), 1 << 20)
+            text += text_of((record.value, record.metadata), 1 << 20)
         # The RCP checker looks for words anywhere in a line, not for keys.
         if "global_batch_size" in text:
             self._batch = self._one_key("global_batch_size", record, self._batch)
@@ -83,7 +83,8 @@ class StockReader:
     def _one_key(self, key: str, record: Record, before: object) -> object:
         """Returns the value that the RCP checker takes for a key from a line with its name, which may be another's."""
         if record.key != key and record.value != before:
-            self._see(RCP, REFUSES, record, f"takes {shown(record.value, 40)} of {record.key[:40]} for {key}")
+            why = f"takes {text_of(record.value, 40)} of {record.key[:40]} for {key}"
+            self._note(RCP, REFUSES, record, why)
         return record.value
 
     def _evaluation(self, record: Record) -> None:
@@ -91,32 +92,30 @@ class StockReader:
         if self._benchmark == _DIFFUSION:
             step, metric = place.get(self._step), place.get("metric")
             if isinstance(step, (dict, list, type(None))) or not isinstance(metric, str):
-                self._see(RCP, CRASHES, record, f"metadata {self._step} and metric of an evaluation")
+                self._note(RCP, CRASHES, record, f"metadata {self._step} and metric of an evaluation")
             elif len(self._scores) < _MAX_STEPS:
                 self._scores.setdefault(step, {})[metric] = record.value
             return
-        unit = "samples_count" if self._of_samples() else "epoch_num"
+        of_samples = isinstance(self._benchmark, str) and self._benchmark in SAMPLES
+        unit = "samples_count" if of_samples else "epoch_num"
         if unit not in place:
-            self._see(RCP, CRASHES, record, f"an evaluation without metadata {unit}")
+            self._note(RCP, CRASHES, record, f"an evaluation without metadata {unit}")
         elif not isinstance(place[unit], (int, float)) or place[unit] != place[unit]:
-            self._see(RCP, CRASHES, record, f"{unit} is {shown(place[unit], 40)}")
+            self._note(RCP, CRASHES, record, f"{unit} is {text_of(place[unit], 40)}")
         self._evaluated = True
-
-    def _of_samples(self) -> bool:
-        return isinstance(self._benchmark, str) and self._benchmark in SAMPLES
 
     def _stop(self, record: Record) -> None:
         if "status" not in record.metadata:
-            self._see(RCP, CRASHES, record, "run_stop without metadata status")
+            self._note(RCP, CRASHES, record, "run_stop without metadata status")
         elif record.metadata["status"] == "success":
-            if self._benchmark == _DIFFUSION and not self._met():
-                self._see(
+            if self._benchmark == _DIFFUSION and not self._meets_target():
+                self._note(
                     RCP, CRASHES, record, "success without an evaluation that has FID and CLIP at the target"
                 )
             elif self._benchmark != _DIFFUSION and not self._evaluated:
-                self._see(RCP, CRASHES, record, "success without an evaluation before")
+                self._note(RCP, CRASHES, record, "success without an evaluation before")
 
-    def _met(self) -> bool:
+    def _meets_target(self) -> bool:
         """Whether the RCP checker gets through the evaluations of stable diffusion, and one meets both bounds."""
         try:
             fid = [score for score in self._scores.values() if score["FID"] <= FID_AT_MOST]
@@ -124,7 +123,7 @@ class StockReader:
         except (KeyError, TypeError):
             return False
 
-    def end(self, declared: Mapping[str, object], target: Mapping[str, object] | None) -> tuple[Sight, ...]:
+    def end(self, declared: Mapping[str, object], target: Mapping[str, object] | None) -> tuple[Failure, ...]:
         """Returns what the programs see.
 
         Args:
@@ -135,7 +134,7 @@ class StockReader:
             return ()
         self._rules(declared)
         if self._benchmark is None:
-            self._see(RCP, CRASHES, _WHOLE_LOG, "a log without submission_benchmark")
+            self._note(RCP, CRASHES, _WHOLE_LOG, "a log without submission_benchmark")
         if target is not None and self._benchmark != _DIFFUSION:
             fields = target.get("fields", {})
             for kind, record in self._accuracies.items():
@@ -145,15 +144,13 @@ class StockReader:
                     else kind in (int, float, bool)
                 )
                 if not fits:
-                    self._see(RULES, CRASHES, record, f"compares {shown(record.value, 40)} with the target")
-        return tuple(self._sights.values())
+                    why = f"compares {text_of(record.value, 40)} with the target"
+                    self._note(RULES, CRASHES, record, why)
+        return tuple(self._failures.values())
 
     def _rules(self, declared: Mapping[str, object]) -> None:
         """Notes a benchmark, a division or an optimizer for which the compliance checker opens a missing rule file."""
-        said = {
-            key: declared[key] for key in ("submission_division", "submission_benchmark") if key in declared
-        }
-        division, benchmark = said.get("submission_division"), said.get("submission_benchmark")
+        division, benchmark = declared.get("submission_division"), declared.get("submission_benchmark")
         if division is not None and division not in rules.DIVISIONS:
             self._file("submission_division", division)
         elif division is not None and benchmark is not None:
@@ -168,6 +165,6 @@ class StockReader:
                         self._file(key, declared[key])
 
     def _file(self, key: str, value: object) -> None:
-        self._see(
-            RULES, CRASHES, _WHOLE_LOG, f"opens the rules of {key} {shown(value, 60)}, which are not there"
+        self._note(
+            RULES, CRASHES, _WHOLE_LOG, f"opens the rules of {key} {text_of(value, 60)}, which are not there"
         )

@@ -8,9 +8,9 @@ against the known data sets, smoke runs, names that no reader sees whole, times 
 from collections.abc import Callable, Iterator
 
 from compliance.findings import ADVICE, ERROR, Finding
-from compliance.hints import hidden
+from compliance.hints import hidden_characters
 from compliance.log.evaluations import Evaluations
-from compliance.log.logs import Record, shown
+from compliance.log.logs import Record, text_of
 from compliance.log.predicates import compile_predicate, describe
 from compliance.log.relaunch import Runs
 
@@ -37,7 +37,7 @@ _OF_VALUES: dict[str, tuple[str, Callable[[object], bool], str, str]] = {
 }  # fmt: skip
 
 
-class Story:
+class WholeRun:
     """Follows one log: call `add(record)` for each record of `KEYS`, then `end()` once.
 
     Args:
@@ -53,12 +53,12 @@ class Story:
         self.last: dict[str, Record] = {}  # of the keys that `_keep` takes
         self.seed: object = None
         self.best: Record | None = None  # the record that met the target with the least work
-        self.judged = True  # False if an accuracy had a form that cannot be compared
+        self.comparable = True  # False if an accuracy had a form that cannot be compared
         self.epochs: list[float] = []
         self._met_work = _INFINITY
         # Evaluations that have no accuracy yet: place -> time of eval_start.
         self._pending: dict[object, float] = {}
-        self._told: set[tuple[str, float]] = set()  # the evaluations that have reported so far
+        self._reports: set[tuple[str, float]] = set()  # the evaluations that have reported so far
         self._scored = self._reach = -_INFINITY
         self._work_start = _INFINITY
         self.evaluations = Evaluations(make, ruleset)
@@ -66,7 +66,7 @@ class Story:
         count = self.evaluations.count
         self.handlers = {
             **dict.fromkeys(("epoch_stop", "block_stop", "eval_stop"), count),
-            **dict.fromkeys(_OF_VALUES, self._told_by_value), "eval_accuracy": self.evaluations.accuracy,
+            **dict.fromkeys(_OF_VALUES, self._remark_on_value), "eval_accuracy": self.evaluations.accuracy,
             "submission_benchmark": self.runs.add, "submission_division": self.runs.add,
             "submission_org": self._name, "submission_platform": self._name, "submission_status": self._keep,
             "config_digest": self._keep, "init_start": self._time, "init_stop": self._time,
@@ -89,7 +89,7 @@ class Story:
         # The first one counts, as in the stock summarizer: the score ignores what comes after it.
         self.stop = record if self.stop is None else self.stop
 
-    def _told_by_value(self, record: Record) -> Finding | None:
+    def _remark_on_value(self, record: Record) -> Finding | None:
         """Takes a record whose value alone may be advice."""
         key, value = record.key, record.value
         if key == "cache_clear":
@@ -102,8 +102,10 @@ class Story:
             self._keep(record)
         elif key == "resumed_from_step":
             self._resumed = True  # It has its own advice.
-        rule, odd, expected, found = _OF_VALUES[key]
-        return self._make(rule, ADVICE, record, expected, found.format(shown(value))) if odd(value) else None
+        rule, odd, expected, actual = _OF_VALUES[key]
+        if not odd(value):
+            return None
+        return self._make(rule, ADVICE, record, expected, actual.format(text_of(value)))
 
     def _name(self, record: Record) -> Finding | None:
         if record.key == "submission_org":
@@ -111,10 +113,10 @@ class Story:
         self.last.setdefault(record.key, record)
         if record.value is None or not str(record.value).strip():
             names = {"key": record.key, "wording": "submission_name.value"}
-            return self._make(f"{record.key}.value", ERROR, record, "text", shown(record.value), **names)
-        if not isinstance(record.value, str) or not (found := hidden(record.value)):
+            return self._make(f"{record.key}.value", ERROR, record, "text", text_of(record.value), **names)
+        if not isinstance(record.value, str) or not (characters := hidden_characters(record.value)):
             return None
-        return self._make("name.hidden", ADVICE, record, "characters that a reader can see", found)
+        return self._make("name.hidden", ADVICE, record, "characters that a reader can see", characters)
 
     def _keep(self, record: Record) -> None:
         self.last[record.key] = record
@@ -154,22 +156,22 @@ class Story:
         if len(self._pending) < _MAX_EPOCHS:
             self._pending.setdefault(_place(record), record.time_ms)
 
-    def accuracy(self, record: Record, met: bool) -> None:
-        """Takes an evaluation's result, which the log may report long after the work; `met`: it reached the target."""
+    def accuracy(self, record: Record, meets_target: bool) -> None:
+        """Takes an evaluation's result, which the log may report long after the work."""
         epoch, place = _number(record.metadata.get("epoch_num")), _place(record)
         started = self._pending.pop(place, _INFINITY)
         # A second report of the same work after run_stop counts as work after run_stop, wherever it was announced.
-        again = self.stop is not None and place in self._told
-        work = record.time_ms if again else min(record.time_ms, started)
-        if place is not None and len(self._told) < _MAX_EPOCHS:
-            self._told.add(place)
+        is_repeat = self.stop is not None and place in self._reports
+        work = record.time_ms if is_repeat else min(record.time_ms, started)
+        if place is not None and len(self._reports) < _MAX_EPOCHS:
+            self._reports.add(place)
         if epoch is not None:
-            if not again and self._scored < epoch <= self._reach:
+            if not is_repeat and self._scored < epoch <= self._reach:
                 work = min(work, self._work_start)
             self._scored = max(self._scored, epoch)
             if len(self.epochs) < _MAX_EPOCHS:
                 self.epochs.append(epoch)
-        if met and (self.best is None or work < self._met_work):
+        if meets_target and (self.best is None or work < self._met_work):
             self._met_work, self.best = work, record
 
     def minutes(self) -> float | None:
@@ -188,7 +190,7 @@ class Story:
         for key, counts in info.get("samples", {}).items():
             record = self.last.get(key)
             if record is not None and record.value not in counts:
-                about = " or ".join(f"{count:,}" for count in counts), shown(record.value)
+                about = " or ".join(f"{count:,}" for count in counts), text_of(record.value)
                 yield self._make(f"{key}.count", ADVICE, record, *about, wording="count", key=key)
 
     def _order(self) -> Iterator[Finding]:
@@ -209,21 +211,21 @@ class Story:
             yield self._make(rule, ADVICE, None, "milliseconds since 1970", actual)
 
     def _status(self, info: dict) -> Iterator[Finding]:
-        if self.stop is None or not self.judged:
+        if self.stop is None or not self.comparable:
             return
         status = self.stop.metadata.get("status")
-        met = self.best is not None
-        if status == "success" and not met:
+        meets_target = self.best is not None
+        if status == "success" and not meets_target:
             yield self._make("run_stop.status", ERROR, self.stop, "status aborted", "status success")
-        elif met and isinstance(status, str) and status.lower().startswith(("abort", "fail")):
+        elif meets_target and isinstance(status, str) and status.lower().startswith(("abort", "fail")):
             about = ERROR, self.stop, "status success", f"status {status[:40]}"
             yield self._make("run_stop.status", *about, wording="run_stop.status.failed")
         elif status not in ("success", "aborted", "abort", None):
-            yield self._make("run_stop.status-word", ADVICE, self.stop, "success or aborted", shown(status))
-        if met and not info.get("offline_evaluation") and self._met_work > self.stop.time_ms:
+            yield self._make("run_stop.status-word", ADVICE, self.stop, "success or aborted", text_of(status))
+        if meets_target and not info.get("offline_evaluation") and self._met_work > self.stop.time_ms:
             late = f"{(self.best.time_ms - self.stop.time_ms) / 1000:.1f} s after run_stop"
-            wanted = "an evaluation of an epoch trained before run_stop"
-            yield self._make("run_stop.target-after", ERROR, self.best, wanted, late)
+            expected = "an evaluation of an epoch trained before run_stop"
+            yield self._make("run_stop.target-after", ERROR, self.best, expected, late)
 
     def _schedule(self, info: dict) -> Iterator[Finding]:
         schedule = info.get("schedule")
@@ -238,15 +240,15 @@ class Story:
             wrong += [epoch for epoch in epochs[:1] if epoch > schedule["first_at_most"]]
             expected = "an evaluation after every epoch" if every == 1 else f"one after every {every} epochs"
         if wrong:
-            found = "epochs " + ", ".join(f"{epoch:g}" for epoch in epochs[:20])
-            yield self._make("eval.schedule", ADVICE, None, expected, found)
+            actual = "epochs " + ", ".join(f"{epoch:g}" for epoch in epochs[:20])
+            yield self._make("eval.schedule", ADVICE, None, expected, actual)
 
 
-def planned(schedule: dict) -> str:
+def describe_schedule(schedule: dict) -> str:
     """Describes in words the epochs of a schedule that lists them."""
-    named = [" to ".join(map(str, one)) if isinstance(one, list) else str(one) for one in schedule["epochs"]]
+    places = [" to ".join(map(str, one)) if isinstance(one, list) else str(one) for one in schedule["epochs"]]
     every = schedule.get("then_every")
-    return ", ".join(named) + (f", then every {every}" if every else "")
+    return ", ".join(places) + (f", then every {every}" if every else "")
 
 
 def _off_plan(schedule: dict, epochs: list[float]) -> tuple[list, str]:
@@ -261,7 +263,7 @@ def _off_plan(schedule: dict, epochs: list[float]) -> tuple[list, str]:
     past = [span for span in spans if span[1] < epochs[-1]]
     wrong += [low for low, high in past if not any(low <= epoch <= high for epoch in within)]
     wrong += [epoch for n, epoch in enumerate(later, 1) if not every or epoch != end + n * every]
-    return wrong, "evaluations after epochs " + planned(schedule)
+    return wrong, "evaluations after epochs " + describe_schedule(schedule)
 
 
 def _number(value: object) -> float | None:

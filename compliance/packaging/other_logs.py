@@ -51,9 +51,9 @@ def _entries(folder: Path) -> list[Path]:
 def _logs(folder: Path) -> list[Path]:
     """Returns a folder's logs in numeric order: result_*.txt, or without any, every file that holds a record."""
     files = [path for path in _entries(folder) if path.is_symlink() or not path.is_dir()]
-    named = [path for path in files if re.fullmatch(r"result_.*\.txt", path.name)]
-    found = named or [path for path in files if kind_of(path) == "file" and has_token(path)]
-    return sorted(found, key=by_number)
+    results = [path for path in files if re.fullmatch(r"result_.*\.txt", path.name)]
+    logs = results or [path for path in files if kind_of(path) == "file" and has_token(path)]
+    return sorted(logs, key=by_number)
 
 
 def _folder(place: Path, logs: list[Path], ruleset: str | None) -> tuple[str, list[Run]]:
@@ -62,8 +62,8 @@ def _folder(place: Path, logs: list[Path], ruleset: str | None) -> tuple[str, li
     runs = [read_run(path, ruleset) for path in logs]
     name, *others = sorted({run.benchmark for run in runs})
     if others:
-        named = " and ".join([name, *others])
-        raise UserError(f"{place}: logs of {named}; one folder holds runs of one benchmark")
+        names = " and ".join([name, *others])
+        raise UserError(f"{place}: logs of {names}; one folder holds runs of one benchmark")
     if not SAFE_NAME.fullmatch(name):
         raise UserError(f"{logs[0]}: submission_benchmark is {name[:40]!r}; a log has to name its benchmark")
     return name, runs
@@ -76,15 +76,15 @@ _FRAMEWORKS = (
 )  # fmt: skip
 
 
-def implementation_name(described: Path) -> str:
+def implementation_name(description: Path) -> str:
     """Returns the name of the implementation's folder, from `framework` of the description.
 
     Raises UserError if the description is not a JSON object.
     """
-    framework = str(_object(described).get("framework", "")).casefold()
-    known = next((name for name in _FRAMEWORKS if name in framework), None)
+    framework = str(_object(description).get("framework", "")).casefold()
+    usual_name = next((name for name in _FRAMEWORKS if name in framework), None)
     first = re.search(r"[a-z0-9][a-z0-9.+-]*", framework)
-    return known or (first[0][:40] if first else "implementation")
+    return usual_name or (first[0][:40] if first else "implementation")
 
 
 def description(path: Path, org: str, run: Run) -> bytes:
@@ -93,8 +93,8 @@ def description(path: Path, org: str, run: Run) -> bytes:
     Raises UserError if it is not a JSON object.
     """
     content = _object(path)
-    own = {"submitter": org, "division": run.header.get("submission_division")}
-    for name, value in own.items():
+    fields = {"submitter": org, "division": run.header.get("submission_division")}
+    for name, value in fields.items():
         if isinstance(value, str) and not content.get(name):
             content[name] = value
     return as_json(content)
@@ -112,9 +112,9 @@ def _object(path: Path) -> dict:
 
 def code_of(options: list[str], benchmark: str) -> Path | None:
     """Returns the folder of a benchmark's code: DIR of BENCHMARK=DIR, else DIR/BENCHMARK if it exists, else DIR."""
-    named = dict(option.split("=", 1) for option in options if "=" in option)
-    if benchmark in named:
-        return Path(named[benchmark])
+    folders = dict(option.split("=", 1) for option in options if "=" in option)
+    if benchmark in folders:
+        return Path(folders[benchmark])
     for option in options:
         if "=" not in option:
             inner = Path(option) / benchmark

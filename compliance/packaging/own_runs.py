@@ -78,8 +78,8 @@ def _read_benchmark(place: Path) -> Benchmark:
         raise UserError(f"{place / absent[0]}: is in run.json but not here; no run of a set may be left out")
     results = []
     for path in sorted(map(place.joinpath, records), key=by_number):
-        written = records[path.name].get("files")
-        if not isinstance(written, dict) or written.get(path.name) != digest_of(path):
+        digests = records[path.name].get("files")
+        if not isinstance(digests, dict) or digests.get(path.name) != digest_of(path):
             raise UserError(f"{path}: is not the file that its run wrote (SHA-256 in run.json); restore it")
         results.append((read_run(path), records[path.name]))
     return Benchmark(place.name, tuple(results))
@@ -107,8 +107,8 @@ def parts(benchmarks: list[Benchmark], source: Path | None, smoke: bool) -> list
     Raises UserError if the runs' records are incomplete or differ, or the commit that ran is not to be had.
     """
     if source is None and INSTALLED:
-        said = "not given, and an installed package has no commits"
-        raise UserError(f"--source: {said}; name the checkout that ran")
+        reason = "not given, and an installed package has no commits"
+        raise UserError(f"--source: {reason}; name the checkout that ran")
     source = source or Path(__file__).resolve().parents[2]
     return [_part(one, source, smoke) for one in benchmarks]
 
@@ -132,26 +132,26 @@ def description(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
     """Returns the machine's 33 fields, including those that only the submission knows."""
     from systems.schema import NAMES, status_in
 
-    described = [benchmark.common("system_description") for benchmark in benchmarks]
-    for benchmark, fields in zip(benchmarks, described):
+    descriptions = [benchmark.common("system_description") for benchmark in benchmarks]
+    for benchmark, fields in zip(benchmarks, descriptions):
         if not isinstance(fields, dict):
             raise UserError(f"{benchmark.record}: system_description is not an object; {_AGAIN}")
-    if any(fields != described[0] for fields in described):
-        said = "its benchmarks ran on systems of different description"
-        raise UserError(f"{system}: {said}; package them apart")
+    if any(fields != descriptions[0] for fields in descriptions):
+        reason = "its benchmarks ran on systems of different description"
+        raise UserError(f"{system}: {reason}; package them apart")
     run, record = benchmarks[0].results[0]
     filled = {name: str(run.header.get(f"submission_{name}", "")) for name in ("division", "status")}
     filled["status"] = status_in(run.ruleset, filled["status"])
     filled |= {"submitter": org, "system_name": str(record.get("hardware") or system)}
-    return as_json({name: filled.get(name, described[0].get(name, "")) for name in NAMES})
+    return as_json({name: filled.get(name, descriptions[0].get(name, "")) for name in NAMES})
 
 
 def _implementation_json(benchmark: Benchmark) -> bytes:
-    told = benchmark.common("implementation")
-    told = told if isinstance(told, dict) else {}
-    if missing := [name for name in IMPLEMENTATION if not isinstance(told.get(name), str)]:
+    fields = benchmark.common("implementation")
+    fields = fields if isinstance(fields, dict) else {}
+    if missing := [name for name in IMPLEMENTATION if not isinstance(fields.get(name), str)]:
         raise UserError(f"{benchmark.record}: implementation lacks {', '.join(missing)}; {_AGAIN}")
-    return as_json({name: told[name] for name in IMPLEMENTATION})
+    return as_json({name: fields[name] for name in IMPLEMENTATION})
 
 
 # ------------------------------------------------------------------------------------------------ code
@@ -171,14 +171,14 @@ def code_files(source: Path, commit: str, benchmark: str) -> dict[str, tuple[int
         if not (name in _CODE_FILES or name.startswith(folders)):
             continue
         if kind != b"blob" or mode == b"120000" or not name.isprintable() or ".." in name.split("/"):
-            said = f"{name!r} in {commit[:12]} is not a plain file"
-            raise UserError(f"{source}: {said}; packages hold plain files only")
+            reason = f"{name!r} in {commit[:12]} is not a plain file"
+            raise UserError(f"{source}: {reason}; packages hold plain files only")
         listed.append((name, 0o755 if mode == b"100755" else 0o644, head.split()[2].decode()))
     if not any(name.startswith(f"{benchmark}/") for name, _, _ in listed):
-        said = f"commit {commit[:12]} has no folder {benchmark}/"
-        raise UserError(f"{source}: {said}; name its checkout with --source")
-    asked = "".join(f"{sha}\n" for _, _, sha in listed).encode()
-    objects = _git(source, "cat-file", "--batch", text=asked)
+        reason = f"commit {commit[:12]} has no folder {benchmark}/"
+        raise UserError(f"{source}: {reason}; name its checkout with --source")
+    request = "".join(f"{sha}\n" for _, _, sha in listed).encode()
+    objects = _git(source, "cat-file", "--batch", text=request)
     files, place = {}, 0
     for name, mode, _ in listed:
         end = objects.index(b"\n", place)
@@ -211,6 +211,6 @@ def _commit(benchmark: Benchmark, source: Path, smoke: bool) -> str:
     if smoke:
         return _git(source, "rev-parse", "--verify", "HEAD^{commit}").decode().strip()
     if dirty:
-        said = "the runs used code that was not committed"
-        raise UserError(f"{benchmark.record}: {said}; commit, and run again")
+        reason = "the runs used code that was not committed"
+        raise UserError(f"{benchmark.record}: {reason}; commit, and run again")
     raise UserError(f"{benchmark.record}: commit {str(commit)[:12]} is not in {source}; {_SOURCE}")

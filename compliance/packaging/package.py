@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None and not args.list:
         raise UserError("-o: name the folder to write, or show the files with --list")
     if args.implementation is None:
-        given = args.description
-        args.implementation = other_logs.implementation_name(given) if given else "tensorflow"
+        description = args.description
+        args.implementation = other_logs.implementation_name(description) if description else "tensorflow"
     entries = _any_submitter(args) if args.description else _this_repository(args)
     if args.list:
         for entry in entries:
@@ -72,15 +72,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     target, inputs = args.output.resolve(), args.results.resolve()
     if target == inputs or inputs in target.parents or target in inputs.parents:
-        said = "lies in RESULTS or around it, which is only read"
-        raise UserError(f"-o {args.output}: {said}; name another folder")
+        reason = "lies in RESULTS or around it, which is only read"
+        raise UserError(f"-o {args.output}: {reason}; name another folder")
     top = entries[0].path.split("/", 1)[0]
 
     def accepted(tree: Path) -> bool:
         return _accept(tree, args.ruleset, own_runs=args.description is None, smoke=args.smoke)
 
-    written = write_package(args.output, top, entries, args.force, accepted)
-    if written is None:
+    folder = write_package(args.output, top, entries, args.force, accepted)
+    if folder is None:
         return 1
     print(f"Wrote {args.output}: {top}/ with {len(entries)} files, {top}.tar and SHA256SUMS.")
     # ORG/results/SYSTEM/BENCHMARK/LOG; runs of this repository keep the rules of v0.7.
@@ -108,8 +108,8 @@ def _any_submitter(args: argparse.Namespace) -> list[Entry]:
     folders = other_logs.read_folders(args.results, args.system, args.ruleset)
     runs = [run for runs in folders.values() for run in runs]
     _refuse_unfit(((run, False) for run in runs), args)
-    described = other_logs.description(args.description, args.org, runs[0])
-    return plan(other_logs.parts(folders, args.code, args.implementation_json), described, *_names(args))
+    description = other_logs.description(args.description, args.org, runs[0])
+    return plan(other_logs.parts(folders, args.code, args.implementation_json), description, *_names(args))
 
 
 def _names(args: argparse.Namespace) -> tuple[str, str, str]:
@@ -145,14 +145,14 @@ def _accept(tree: Path, ruleset: str | None, own_runs: bool, smoke: bool) -> boo
     unchecked = outcome.verdict.answer == NOT_CHECKED
     bad = [finding for finding in findings if own_runs or finding.severity == ERROR or finding.rule in _NEVER]
     accepted = smoke or not (bad or unchecked)
-    shown = sys.stdout if accepted else sys.stderr
+    stream = sys.stdout if accepted else sys.stderr
     for finding in findings:
         place = os.path.relpath(finding.path, tree.parent)
         line = f":{finding.line}" if finding.line else ""
-        print(f"{place}{line}: {finding.message} {finding.fix[:1].upper()}{finding.fix[1:]}.", file=shown)
+        print(f"{place}{line}: {finding.message} {finding.fix[:1].upper()}{finding.fix[1:]}.", file=stream)
     for path in sorted(dropped):
         place = os.path.relpath(path, tree.parent)
-        print(f"{place}: does not count; the score drops it as the slowest run.", file=shown)
+        print(f"{place}: does not count; the score drops it as the slowest run.", file=stream)
     if bad and smoke:
         print(f"A submission would be refused for {len(bad)} findings; this is a practice tree.")
     elif not accepted:

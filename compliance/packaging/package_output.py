@@ -177,8 +177,8 @@ def _may_write(target: Path, force: bool) -> None:
     if not force:
         raise UserError(f"{target}: exists; name another folder with -o, or replace it with --force")
     if target.is_symlink() or not (target / MANIFEST).is_file():
-        said = "is not a package, so --force does not replace it"
-        raise UserError(f"{target}: {said}; name another folder with -o")
+        reason = "is not a package, so --force does not replace it"
+        raise UserError(f"{target}: {reason}; name another folder with -o")
 
 
 def _put_in_place(staging: Path, target: Path, force: bool) -> None:

@@ -60,19 +60,19 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 def without(whole: Sequence[Interval], holes: Sequence[Interval]) -> list[Interval]:
     """Returns the parts of `whole` outside every hole, in linear time. Both arguments must be disjoint and sorted."""
-    left, first = [], 0
+    parts, first = [], 0
     for start, stop in whole:
         while first < len(holes) and holes[first][1] <= start:
             first += 1
         index = first
         while index < len(holes) and holes[index][0] < stop:
             if holes[index][0] > start:
-                left.append((start, holes[index][0]))
+                parts.append((start, holes[index][0]))
             start = max(start, holes[index][1])
             index += 1
         if stop > start:
-            left.append((start, stop))
-    return left
+            parts.append((start, stop))
+    return parts
 
 
 def length(intervals: Iterable[Interval]) -> float:
@@ -153,8 +153,8 @@ def timeline(run: Run) -> Timeline | None:
     # The milliseconds between two log lines count but are not drawn.
     shortest = dict.fromkeys(("gap", "train"), (stop - first) / 1000)
     lanes = [
-        Lane(name, about, _bars(found, start, size, x, shortest.get(name, 0.0)), length(found))
-        for name, about, found in lanes_of
+        Lane(name, about, _bars(intervals, start, size, x, shortest.get(name, 0.0)), length(intervals))
+        for name, about, intervals in lanes_of
     ]
     return Timeline(x, unit, x(0.0), x((stop - start) / size), lanes)
 
@@ -197,10 +197,10 @@ def quality_axis(runs: Sequence[Run], metric: str) -> Axis:
 
 def curve(run: Run, metric: str, x: Axis, y: Axis, size: float) -> Curve:
     """Returns the metric over the time since run_start; `size` is the unit of `x` in ms."""
-    there = [e for e in run.evaluations if metric in e.values and run.run_start is not None]
-    if not there:
+    valid = [e for e in run.evaluations if metric in e.values and run.run_start is not None]
+    if not valid:
         return Curve([])
-    points = [(x((e.time_ms - run.run_start) / size), round(100 - y(e.values[metric]), 3)) for e in there]
+    points = [(x((e.time_ms - run.run_start) / size), round(100 - y(e.values[metric]), 3)) for e in valid]
     thinned = points[:: max(1, len(points) // 400)]
     thinned += points[-1:] if thinned[-1] != points[-1] else []
-    return Curve(thinned, there[0].values[metric], there[-1].values[metric], run.evaluated)
+    return Curve(thinned, valid[0].values[metric], valid[-1].values[metric], run.evaluated)

@@ -8,7 +8,7 @@ from statistics import fmean
 from common.errors import UserError
 from compliance.report import charts
 from compliance.report.output import aligned, minutes, value
-from compliance.report.published import beside
+from compliance.report.published import scores_beside
 from compliance.submission.scores import ScoreCard, score_directory
 
 _SIZES = ("global_batch_size", "train_samples", "eval_samples")
@@ -32,11 +32,11 @@ def run(args: argparse.Namespace) -> int:
         if not any(run.header for run in card.runs):
             raise UserError(f"{side}: no record of a log; name a log, or a folder of them")
     rows = compare(*cards)
-    shown = [row for row in rows if args.all or row[1] != row[2]]
-    table = [("", f"A {args.a}", f"B {args.b}", "B / A"), *shown] if shown else []
+    table_rows = [row for row in rows if args.all or row[1] != row[2]]
+    table = [("", f"A {args.a}", f"B {args.b}", "B / A"), *table_rows] if table_rows else []
     print("\n".join(aligned([[cell[:60] or "-" for cell in row] for row in table])))
-    if len(shown) < len(rows):
-        print(f"{len(rows) - len(shown)} of {len(rows)} are equal or not given; --all shows them.")
+    if len(table_rows) < len(rows):
+        print(f"{len(rows) - len(table_rows)} of {len(rows)} are equal or not given; --all shows them.")
     return 0
 
 
@@ -70,7 +70,7 @@ def _facts(card: ScoreCard) -> Mapping[str, object]:
     return {
         "benchmark": card.benchmark, "organization": card.org, "system": card.system, "rules": card.ruleset,
         "division": first.header.get("submission_division"), "smoke run": "yes" if card.smoke else "no",
-        "accelerators": beside(card)[0], "runs": len(card.runs), "successful runs": card.converged,
+        "accelerators": scores_beside(card)[0], "runs": len(card.runs), "successful runs": card.converged,
         "score, minutes": card.score, "fastest, minutes": min(times, default=None),
         "slowest, minutes": max(times, default=None), "last epoch, mean": card.epochs, **lanes, **quality,
         **{key: first.header[key] for key in _SIZES if key in first.header}, **first.settings,

@@ -14,26 +14,26 @@ from compliance.verdict import of_findings
 def row(
     card: ScoreCard, findings: list[Finding] | None, folder: ResultFolder | None = None
 ) -> dict[str, object]:
-    """Builds a folder's row: `failed` runs count for no score, the score leaves out the `dropped` ones.
+    """Builds a folder's row. A `failed` run counts for no score. The score leaves out the `dropped` runs.
 
     Args:
       card: its score.
       findings: its findings from `by_folder`; None if `check` did not run, which leaves no verdict.
       folder: the judgment of `check`; without a convergence test `to_converge` is the mean of the runs.
     """
-    tested = folder.convergence if folder else None
-    mean = tested.mean if tested else None
+    convergence = folder.convergence if folder else None
+    mean = convergence.mean if convergence else None
     errors, advice = counts(findings or ())
     return {
         "verdict": None if findings is None else of_findings(findings, card.smoke), "errors": errors, "advice": advice,
         "runs": len(card.runs), "needed": folder.needed if folder else card.needed,
         "failed": max(len(card.runs) - card.converged, len(folder.failed) if folder else 0),
-        "dropped": len(card.left_out), "convergence": tested,
+        "dropped": len(card.left_out), "convergence": convergence,
         "to_converge": card.epochs if mean is None or not isfinite(mean) else mean,
     }  # fmt: skip
 
 
-def judged(outcome: Outcome) -> dict[Path, ResultFolder]:
+def folders_by_path(outcome: Outcome) -> dict[Path, ResultFolder]:
     """Returns what `check` found for each folder of a submission: {resolved path: result}."""
     folders = (folder for submission in outcome.submissions for folder in submission.folders)
     return {Path(folder.path).resolve(): folder for folder in folders}

@@ -61,16 +61,10 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> list[str]:
-    """Returns the rows of a table as lines with columns of one width; `right`: all but the first end on the right."""
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the rows of a table as lines with columns of one width."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join(
-            cell.rjust(width) if right and at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def minutes(time: float | None) -> str:

@@ -4,12 +4,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.errors import counted
 from compliance.api import Outcome, check
 from compliance.findings import ERROR, Finding
-from compliance.formats import plural, verdict_line
+from compliance.formats import verdict_line
 from compliance.report import charts, index
 from compliance.report.output import render, write
-from compliance.report.published import Published, beside
+from compliance.report.published import PublishedScore, scores_beside
 from compliance.submission.rounds import may_fail
 from compliance.submission.runs import Run
 from compliance.submission.scaling import factor
@@ -23,8 +24,8 @@ def run(args: argparse.Namespace) -> int:
     outcome = check([args.path], args.ruleset)
     cards = [card_of(folder, outcome, args.ruleset) for folder in result_folders(args.path)]
     write(args.output, page(cards, outcome))
-    counted = f"{plural(sum(len(card.runs) for card in cards), 'run')} in {plural(len(cards), 'folder')}"
-    print(f"Wrote {args.output}: {counted}. {verdict_line(outcome)}")
+    summary = f"{counted(sum(len(card.runs) for card in cards), 'run')} in {counted(len(cards), 'folder')}"
+    print(f"Wrote {args.output}: {summary}. {verdict_line(outcome)}")
     return 0
 
 
@@ -32,9 +33,9 @@ def card_of(path: Path, outcome: Outcome, ruleset: str | None = None) -> ScoreCa
     """Scores a folder of runs (or one log) from what `check` found, with the factor that `scores` takes."""
     folder = _folder_of(path)
     logs = [log for log in outcome.logs if Path(log.path).parent == folder]
-    judged = index.judged(outcome).get(folder.resolve())
+    result = index.folders_by_path(outcome).get(folder.resolve())
     ruleset = ruleset or next((log.ruleset for log in logs if log.ruleset), None)
-    scaling = factor(folder, judged.convergence if judged else None).value
+    scaling = factor(folder, result.convergence if result else None).value
     return score_directory(path, ruleset, logs or None, scaling)
 
 
@@ -47,15 +48,15 @@ def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
 
     `outcome`: the result of `check` for the whole path; None if it did not run.
     """
-    of_folders, rest, judged = [None] * len(cards), [], {}
+    of_folders, rest, results = [None] * len(cards), [], {}
     if outcome is not None:
         of_folders, rest = index.by_folder(outcome, [_folder_of(card.path) for card in cards])
-        judged = index.judged(outcome)
+        results = index.folders_by_path(outcome)
         if len(cards) == 1:
             of_folders, rest = [[*of_folders[0], *rest]], []
     folders = [
-        _folder(card, number, own, judged.get(_folder_of(card.path).resolve()))
-        for number, (card, own) in enumerate(zip(cards, of_folders), 1)
+        _folder(card, number, findings, results.get(_folder_of(card.path).resolve()))
+        for number, (card, findings) in enumerate(zip(cards, of_folders), 1)
     ]
     return render(
         "report.html", folders=folders, with_convergence=any(folder["row"]["convergence"] for folder in folders),
@@ -65,20 +66,20 @@ def page(cards: list[ScoreCard], outcome: Outcome | None = None) -> str:
 
 
 def _folder(
-    card: ScoreCard, number: int, findings: Sequence[Finding] | None, judged: ResultFolder | None
+    card: ScoreCard, number: int, findings: Sequence[Finding] | None, result: ResultFolder | None
 ) -> dict:
     longest = max((run.minutes or 0 for run in card.runs), default=0)
     place = _folder_of(card.path).resolve()
-    count, rows = beside(card)
+    count, rows = scores_beside(card)
     rows = [] if card.smoke else rows
     return {
-        "card": card, "row": index.row(card, findings, judged), "anchor": f"folder-{number}",
+        "card": card, "row": index.row(card, findings, result), "anchor": f"folder-{number}",
         "runs": [_run(card, index, longest) for index in range(len(card.runs))],
         "overlays": [_overlay(card, metric) for metric in charts.metrics(card.runs)],
         "findings": None if findings is None else _findings(findings), "accelerators": count,
         "unit": card.runs[0].unit, **_published(card, rows, count),
         "differs": differs_from_published(place.parents[2].name, card) if len(place.parents) > 2 else [],
-        "scaled_by": factor(_folder_of(card.path), judged.convergence if judged else None).source,
+        "scaled_by": factor(_folder_of(card.path), result.convergence if result else None).source,
     }  # fmt: skip
 
 
@@ -164,13 +165,13 @@ _AROUND = 12  # how many published scores to show on each side of the card's own
 def _around(table: list[dict]) -> list[dict]:
     """Returns the fastest score and those near the card's own (if it has none: the fastest), each with its rank."""
     placed = [{**row, "place": place} for place, row in enumerate(table, 1)]
-    own = next((place for place, row in enumerate(placed) if row["own"]), 0)
-    first = max(own - _AROUND, 0)
-    near = placed[first : max(own, _AROUND) + _AROUND + 1]
+    own_place = next((place for place, row in enumerate(placed) if row["own"]), 0)
+    first = max(own_place - _AROUND, 0)
+    near = placed[first : max(own_place, _AROUND) + _AROUND + 1]
     return near if first == 0 else [placed[0], *near]
 
 
-def _published(card: ScoreCard, rows: list[Published], count: int | None) -> dict[str, object]:
+def _published(card: ScoreCard, rows: list[PublishedScore], count: int | None) -> dict[str, object]:
     """Returns the published scores, fastest first, with the card's own among them if it is comparable, and its rank."""
     comparable = bool(rows) and card.score is not None and not card.smoke
     table = [
@@ -178,8 +179,8 @@ def _published(card: ScoreCard, rows: list[Published], count: int | None) -> dic
         for row in rows
     ]
     if comparable:
-        own = {"own": True, "round": f"v{card.ruleset.removesuffix('.0')}", "org": card.org}
-        table.append({**own, "system": card.system, "minutes": card.score})
+        own_row = {"own": True, "round": f"v{card.ruleset.removesuffix('.0')}", "org": card.org}
+        table.append({**own_row, "system": card.system, "minutes": card.score})
         table.sort(key=lambda row: (row["minutes"], not row["own"]))
     longest = max((row["minutes"] for row in table), default=1.0)
     names = sorted({row.round for row in rows})

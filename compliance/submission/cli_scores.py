@@ -33,8 +33,8 @@ def run(options: argparse.Namespace) -> int:
         raise no_folders(tree, outcome.verdict)
     used = sorted({one.submission.ruleset for one in systems})
     if len(used) > 1:
-        told = f"submissions of rounds {', '.join(used)}"
-        raise UserError(f"{tree}: {told}; name one round's, or give --ruleset")
+        reason = f"submissions of rounds {', '.join(used)}"
+        raise UserError(f"{tree}: {reason}; name one round's, or give --ruleset")
     if options.csv:
         path = Path(options.csv)
         # The stock summarizer's columns; an empty cell means no score.
@@ -66,7 +66,7 @@ def _text(systems: list[System], ruleset: str) -> str:
         for benchmark, result in sorted(one.results.items()):
             card = result.card
             score = "-" if card.score is None else f"{card.score:.4f}"
-            runs, failed = f"{len(card.runs)} of {card.needed}", str(len(card.runs) - len(card.counted))
+            runs, failed = f"{len(card.runs)} of {card.needed}", str(len(card.runs) - len(card.counting_runs))
             place = result.folder.division or "-", one.name, str(one.accelerators or "-"), benchmark
             left_out, factor = str(len(card.left_out)), f"{card.scaling:.4f}"
             lines.append([*place, score, runs, failed, left_out, factor, result.rcp or "-"])

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
-from compliance.hints import hidden
+from compliance.hints import hidden_characters
 from compliance.log.check_log import LogResult
 from compliance.log.rules import DIVISIONS
 from compliance.submission import rounds
@@ -26,12 +26,12 @@ def _availability(
     path: Path, description: dict | None, source: Path, group: list[LogResult]
 ) -> Iterator[Finding]:
     """Reports logs in a cloud of a system on premise, or the reverse. Preview and research say nothing of the place."""
-    told = str((description or {}).get("status", "")).casefold()
-    place = "cloud" if "cloud" in told else "onprem" if re.search("on-?prem", told) else ""
+    status = str((description or {}).get("status", "")).casefold()
+    place = "cloud" if "cloud" in status else "onprem" if re.search("on-?prem", status) else ""
     logged = sorted({one.status for one in group if one.status in ("cloud", "onprem")})
     if place and logged and logged != [place]:
-        wanted = f"{place} (systems/{source.name}: {str(description['status'])[:60]})"
-        yield finding("tree.status", ADVICE, path, wanted, " and ".join(logged))
+        expected = f"{place} (systems/{source.name}: {str(description['status'])[:60]})"
+        yield finding("tree.status", ADVICE, path, expected, " and ".join(logged))
 
 
 def of_folder(
@@ -39,8 +39,8 @@ def of_folder(
 ) -> Iterator[Finding]:
     """Holds a folder of runs together: its name, its logs, and the description of its system, in the file `source`."""
     for key in ("org", "platform", "status"):
-        if said := sorted({value for one in group if is_placeholder(value := getattr(one, key))}):
-            about = f"submission_{key}: a name", ", ".join(said)[:120]
+        if placeholders := sorted({value for one in group if is_placeholder(value := getattr(one, key))}):
+            about = f"submission_{key}: a name", ", ".join(placeholders)[:120]
             yield finding("tree.placeholder", ADVICE, path, *about)
     yield from _availability(path, description, source, group)
     if description is not None:
@@ -51,8 +51,8 @@ def of_folder(
             # Rounds 2.1 to 3.1 published logs that obey the closed rules as open entries.
             published = rounds.number(ruleset) < _DIVISION_FROM and (division, logged) == ("open", ["closed"])
             severity = ADVICE if published else ERROR
-            wanted, found = f"{division} (systems/{source.name})", " and ".join(logged)
-            yield finding("tree.division", severity, path, wanted, found, wording="tree.division.system")
+            expected, actual = f"{division} (systems/{source.name})", " and ".join(logged)
+            yield finding("tree.division", severity, path, expected, actual, wording="tree.division.system")
     names = [system]
     if description is not None and isinstance(description.get("system_name"), str):
         names.append(description["system_name"])
@@ -96,8 +96,8 @@ def _begin_alike(ours: list[str], theirs: list[str]) -> bool:
 
 def _holds(name: str, part: str) -> bool:
     """Whether `name` contains `part`, ignoring case and punctuation; cut numbers and very short parts do not count."""
-    whole, inner = (re.sub(r"[^a-z\d]", "", text.lower()[:200]) for text in (name, part))
-    return len(inner) > 3 and bool(re.search(rf"(?<!\d){inner}(?!\d)", whole))
+    outer, inner = (re.sub(r"[^a-z\d]", "", text.lower()[:200]) for text in (name, part))
+    return len(inner) > 3 and bool(re.search(rf"(?<!\d){inner}(?!\d)", outer))
 
 
 def _parts(name: str) -> list[str]:
@@ -112,25 +112,25 @@ def organizations(org: Path, logged: Iterable[object], submitters: Iterable[obje
       logged: submission_org of each log.
       submitters: `submitter` of each description.
     """
-    said = {"submission_org of the logs": logged, "submitter of the descriptions": submitters}
-    for source, values in said.items():
+    sources = {"submission_org of the logs": logged, "submitter of the descriptions": submitters}
+    for source, values in sources.items():
         names = sorted({value for value in values if isinstance(value, str) and value})
         others = [one for one in names if not same_organization(one, org.name) and not is_placeholder(one)]
         if others:
-            found = f"{', '.join(value[:60] for value in others[:5])} ({source})"
-            yield finding("tree.organization", ADVICE, org, org.name, found)
+            actual = f"{', '.join(value[:60] for value in others[:5])} ({source})"
+            yield finding("tree.organization", ADVICE, org, org.name, actual)
 
 
-def hidden_names(org: Path, systems: Iterable[str], described: Iterable[dict]) -> Iterator[Finding]:
+def hidden_names(org: Path, systems: Iterable[str], descriptions: Iterable[dict]) -> Iterator[Finding]:
     """Yields advice about folders and descriptions whose names have characters that no reader sees."""
     places = [(org, org.name), *((org / "results" / name, name) for name in systems)]
-    for content in described:
+    for content in descriptions:
         for field in ("submitter", "system_name"):
             if isinstance(content.get(field), str):
                 places.append((org / "systems", content[field]))
     for path, name in places:
-        if found := hidden(name):
-            yield finding("name.hidden", ADVICE, path, "characters that a reader can see", found)
+        if characters := hidden_characters(name):
+            yield finding("name.hidden", ADVICE, path, "characters that a reader can see", characters)
 
 
 # Words for the legal form of a company.

@@ -5,7 +5,7 @@ import re
 from collections import deque
 from typing import NamedTuple
 
-from compliance.log.logs import BadLine, Record, number, shown
+from compliance.log.logs import BadLine, Record, number, text_of
 from compliance.log.stock import CLIP_AT_LEAST, FID_AT_MOST, SAMPLES
 
 _SETTING = re.compile(
@@ -30,7 +30,7 @@ class Result(NamedTuple):
     ms: float | None
 
 
-def counted(value: object) -> float | None:
+def possible_number(value: object) -> float | None:
     """Returns a count or a time that a run can have; None for anything else."""
     plain = number(value)
     return plain if plain is not None and 0 <= plain < _MOST else None
@@ -52,7 +52,7 @@ class FactsReader:
         self.results: deque[Result] = deque(maxlen=_MAX_RESULTS)
         self.to_converge: float | None = None
         self.step = "step_num" if ruleset == "3.1.0" else "samples_count"  # for stable diffusion
-        self.begun, self.started = False, None
+        self.has_begun, self.started = False, None
         self.last: float | None = None
         self.scores: dict[float, dict[str, float]] = {}
         self.lost = ""  # the number that hides when the run converged
@@ -60,7 +60,7 @@ class FactsReader:
     def bad(self, line: BadLine) -> None:
         """Takes a line that cannot be read."""
         if line.severity == "error" and line.rule != "line-several-records" and _ENDS.search(line.text):
-            self.lost = f"line {line.line} cannot be read: {line.found}"
+            self.lost = f"line {line.line} cannot be read: {line.actual}"
 
     @property
     def unread(self) -> str:
@@ -71,15 +71,15 @@ class FactsReader:
     def take(self, record: Record) -> None:
         """Takes the next record."""
         key, value = record.key, record.value
-        if key == "submission_benchmark" and isinstance(value, str) and not self.begun:
+        if key == "submission_benchmark" and isinstance(value, str) and not self.has_begun:
             self.benchmark = value
         elif key == "seed":
             self._seed(record)
         elif key == "train_samples" and self._by_train_samples:
             self.last = self._count(value, key)
         elif key == "run_start":
-            self.begun = True
-            self.started = counted(record.time_ms) if self.started is None else self.started
+            self.has_begun = True
+            self.started = possible_number(record.time_ms) if self.started is None else self.started
         elif key in ("eval_accuracy", "eval_error") and not self._by_train_samples:
             self._evaluation(record)
         elif key == "run_stop":
@@ -87,8 +87,8 @@ class FactsReader:
             self.to_converge = None
             if self.status == "success":
                 self.to_converge = self._first_met() if self.benchmark == "stable_diffusion" else self.last
-        if not self.begun and len(self.hyperparameters) < _MAX_SETTINGS and _SETTING.fullmatch(key):
-            self.hyperparameters[key] = shown(value)
+        if not self.has_begun and len(self.hyperparameters) < _MAX_SETTINGS and _SETTING.fullmatch(key):
+            self.hyperparameters[key] = text_of(value)
 
     @property
     def _by_train_samples(self) -> bool:
@@ -102,14 +102,14 @@ class FactsReader:
             # The stock seed checker reads Latin-1, in which digits of other scripts are not digits.
             text = isinstance(record.value, str) and not record.value.isascii()
             seed = int("" if text or isinstance(record.value, bool) else record.value)
-            self.seeds.append((shown(place["file"]), shown(place["lineno"]), seed))
+            self.seeds.append((text_of(place["file"]), text_of(place["lineno"]), seed))
         except (TypeError, ValueError, OverflowError):
-            self.bad_seeds.append(shown(record.value))
+            self.bad_seeds.append(text_of(record.value))
         except KeyError as error:
-            self.bad_seeds.append(f"{shown(record.value)} without metadata {error}")
+            self.bad_seeds.append(f"{text_of(record.value)} without metadata {error}")
 
     def _evaluation(self, record: Record) -> None:
-        place, time, value = record.metadata, counted(record.time_ms), shown(record.value, 40)
+        place, time, value = record.metadata, possible_number(record.time_ms), text_of(record.value, 40)
         ms = None if time is None or self.started is None else time - self.started
         if self.benchmark == "stable_diffusion":
             step, score = self._count(place.get(self.step), self.step), number(record.value)
@@ -126,9 +126,9 @@ class FactsReader:
         self.last = at if at is None or unit == "samples_count" else round(at, 3)
 
     def _count(self, value: object, name: str) -> float | None:
-        count = counted(value)
+        count = possible_number(value)
         if self.benchmark != "stable_diffusion" or count is None:
-            self.lost = "" if count is not None else f"{name} {shown(value, 40)} is not a number that counts"
+            self.lost = f"{name} {text_of(value, 40)} is not a number that counts" if count is None else ""
         return count
 
     def _first_met(self) -> float | None:

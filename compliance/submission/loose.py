@@ -24,12 +24,12 @@ def with_loose_folders(outcome: Outcome, ruleset: str | None = None) -> Outcome:
     folders: list[ResultFolder] = []
     nameless = []
     for path, logs in groups.items():
-        named = [log for log in logs if isinstance(log.benchmark, str)]
-        if len({log.benchmark for log in named}) == 1:
-            used = ruleset or named[0].ruleset
+        named_logs = [log for log in logs if isinstance(log.benchmark, str)]
+        if len({log.benchmark for log in named_logs}) == 1:
+            used = ruleset or named_logs[0].ruleset
             if any(log.run is None or log.ruleset != used for log in logs):
                 logs = check_logs([log.path for log in logs], used)
-            place = path.resolve().name, named[0].benchmark
+            place = path.resolve().name, named_logs[0].benchmark
             folder, _ = tree_runs.one_folder(path.parent, path, *place, logs, None, used, strict=False)
             folders += [replace(folder, path=path)] if folder else []
             nameless += [

@@ -1,6 +1,6 @@
 """Asks whether the runs of a folder can be what they say: copies, times, sizes, speeds. Gives advice only.
 
-docs/compliance.md ("Plausibility") has each rule's rate of false alarms on published folders.
+docs/compliance.md ("Plausibility") lists the rules.
 """
 
 import re
@@ -62,7 +62,7 @@ def _alike(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
         timed = len({tuple(result.ms for result in one.results) for one in largest}) == 1
         actual = f"{len(largest)} runs with the same {len(largest[0].results)} results"
         actual += " at the same times" if timed else ""
-        yield finding("tree.alike", ADVICE, path, "runs of their own", f"{actual}: {_named(largest)}")
+        yield finding("tree.alike", ADVICE, path, "runs of their own", f"{actual}: {_names(largest)}")
 
 
 def _jittered(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
@@ -80,8 +80,8 @@ def _jittered(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     usual = median(distance for distance, *_ in distances)
     least, first, second = min(distances)
     if 0 < least < _JITTER * usual:
-        found = f"{_named([runs[first], runs[second]])}: {least / usual:.2g} of the usual distance"
-        yield finding("tree.alike", ADVICE, path, "runs of their own", found, wording="tree.alike.near")
+        actual = f"{_names([runs[first], runs[second]])}: {least / usual:.2g} of the usual distance"
+        yield finding("tree.alike", ADVICE, path, "runs of their own", actual, wording="tree.alike.near")
 
 
 def _at_once(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
@@ -92,8 +92,8 @@ def _at_once(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
         one, later = close[0]
         seconds = (later.started - one.started) / 1000
         more = f", and {len(close) - 1} more pairs" if len(close) > 1 else ""
-        found = f"{seconds:.3f} s between {Path(one.path).name} and {Path(later.path).name}{more}"
-        yield finding("tree.at-once", ADVICE, path, "runs that begin by themselves", found)
+        actual = f"{seconds:.3f} s between {Path(one.path).name} and {Path(later.path).name}{more}"
+        yield finding("tree.at-once", ADVICE, path, "runs that begin by themselves", actual)
 
 
 def _times(runs: Sequence[Run]) -> dict[str, float]:
@@ -109,18 +109,18 @@ def _short(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     bound = max(middle * _SHORT, _SHORTEST_MS)
     short = {name: time for name, time in took.items() if 0 < time < bound}
     if short:
-        named = [f"{Path(name).name} {time / 1000:.6g} s" for name, time in short.items()]
-        wanted = f"more than {bound / 1000:,.3g} s; the middle run took {middle / 1000:,.3g} s"
-        yield finding("tree.short", ADVICE, path, wanted, ", ".join(named[:_SHOWN]))
+        times = [f"{Path(name).name} {time / 1000:.6g} s" for name, time in short.items()]
+        expected = f"more than {bound / 1000:,.3g} s; the middle run took {middle / 1000:,.3g} s"
+        yield finding("tree.short", ADVICE, path, expected, ", ".join(times[:_SHOWN]))
 
 
 def _gap(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
     """Numbers of results that do not follow each other: runs may have been left out."""
-    found = (re.fullmatch(r"result_(\d{1,6})\.txt", Path(one.path).name) for one in runs)
-    numbers = sorted(int(match[1]) for match in found if match)
+    matches = (re.fullmatch(r"result_(\d{1,6})\.txt", Path(one.path).name) for one in runs)
+    numbers = sorted(int(match[1]) for match in matches if match)
     if len(numbers) > 2 and numbers[-1] >= min(1, numbers[0]) + len(numbers):
-        said = f"{len(numbers)} logs, numbers {numbers[0]} to {numbers[-1]}"
-        yield finding("tree.gap", ADVICE, path, "result_0.txt, result_1.txt, ...", said)
+        actual = f"{len(numbers)} logs, numbers {numbers[0]} to {numbers[-1]}"
+        yield finding("tree.gap", ADVICE, path, "result_0.txt, result_1.txt, ...", actual)
 
 
 def _values(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
@@ -134,23 +134,23 @@ def _values(path: Path, runs: Sequence[Run]) -> Iterator[Finding]:
             if key.endswith(("_steps", "_epochs")) and _is_schedule(text):
                 continue
             if number is None or (number < 0 and not unlimited) or (number == 0 and key in _ABOVE_0):
-                found = f"{text} in {Path(one.path).name}"
-                yield finding("tree.value", ADVICE, path, f"{key}: a number, {least}", found, key=key)
+                actual = f"{text} in {Path(one.path).name}"
+                yield finding("tree.value", ADVICE, path, f"{key}: a number, {least}", actual, key=key)
                 break
 
 
 def _sizes(path: Path, runs: Sequence[Run], description: dict | None) -> Iterator[Finding]:
     """Batches and data sets that cannot be."""
-    said = runs[0].hyperparameters
-    batch, steps, train, held = (
-        numeral(said.get(key, ""))
+    values = runs[0].hyperparameters
+    batch, steps, train, held_out = (
+        numeral(values.get(key, ""))
         for key in ("global_batch_size", "gradient_accumulation_steps", "train_samples", "eval_samples")
     )
     if batch and steps and (batch % steps or (accelerators(description) or 0) > 64 * batch / steps):
         actual = f"a batch of {batch:g} in {steps:g} steps on {accelerators(description)} accelerators"
         yield finding("tree.batch", ADVICE, path, "a part of each batch on every accelerator", actual)
-    if train and held and train < held:
-        actual = f"{train:,.0f} to train, {held:,.0f} to evaluate"
+    if train and held_out and train < held_out:
+        actual = f"{train:,.0f} to train, {held_out:,.0f} to evaluate"
         yield finding("tree.samples", ADVICE, path, "more samples to train than to evaluate", actual)
 
 
@@ -162,10 +162,10 @@ def _fast(path: Path, runs: Sequence[Run], description: dict | None, benchmark: 
     best = best_of_accelerator(benchmark, str((description or {}).get("accelerator_model_name", "")))
     if not used or not took or best is None:
         return
-    own = median(took.values()) / 60_000 * used
-    if own < _FAST * best:
-        found = f"{own:,.4g} accelerator-minutes on {used} accelerators"
-        yield finding("tree.fast", ADVICE, path, f"about {best:,.4g}, the least that is published", found)
+    own_minutes = median(took.values()) / 60_000 * used
+    if own_minutes < _FAST * best:
+        actual = f"{own_minutes:,.4g} accelerator-minutes on {used} accelerators"
+        yield finding("tree.fast", ADVICE, path, f"about {best:,.4g}, the least that is published", actual)
 
 
 def _is_schedule(text: str) -> bool:
@@ -174,6 +174,6 @@ def _is_schedule(text: str) -> bool:
     return text[:1] + text[-1:] == "[]" and all(number is not None and number >= 0 for number in numbers)
 
 
-def _named(runs: Sequence[Run]) -> str:
+def _names(runs: Sequence[Run]) -> str:
     names = ", ".join(Path(one.path).name for one in runs[:_SHOWN])
     return names + (", ..." if len(runs) > _SHOWN else "")

@@ -34,11 +34,11 @@ def known_on(benchmark: str, ruleset: str, day: date | None) -> tuple[tuple[rcp.
 
     Of a point that was replaced later, only the mean is known: it gets the deviation and the runs of today's.
     """
-    found = []
+    rows = []
     for point in rcp.points(benchmark, ruleset):
         day_of_point = since(benchmark, ruleset, point.batch)
         if day is None or day_of_point is None or day_of_point <= day:
-            found.append((point, day_of_point))
+            rows.append((point, day_of_point))
             continue
         runs = len(dict(rcp.table(benchmark, ruleset))[point.batch])
         keys = [key for key in _since() if key[:2] == (benchmark, f"{point.batch:g}")]
@@ -46,5 +46,5 @@ def known_on(benchmark: str, ruleset: str, day: date | None) -> tuple[tuple[rcp.
             key = max(before, key=_since().__getitem__)
             ratio = float(key[2]) / runs / point.mean
             scaled = (point.mean * ratio, point.stdev * ratio, point.least * ratio)
-            found.append((rcp.Point(point.batch, *scaled), _since()[key]))
-    return tuple(found)
+            rows.append((rcp.Point(point.batch, *scaled), _since()[key]))
+    return tuple(rows)

@@ -51,13 +51,13 @@ def _published(field: str) -> Counter[str]:
 def other_spellings(description: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
     """Yields (field, name, the name that earlier rounds have) where a description spells a published part otherwise."""
     for field in _FIELDS:
-        name, known = description.get(field), _published(field)
-        if not isinstance(name, str) or not name.strip() or name in known:
+        name, spellings = description.get(field), _published(field)
+        if not isinstance(name, str) or not name.strip() or name in spellings:
             continue
         ours = _plain(name)
         alike = [
             (share, count, other)
-            for other, count in known.items()
+            for other, count in spellings.items()
             if _same_model(ours, theirs := _plain(other))
             and ((share := SequenceMatcher(None, ours, theirs).ratio()) >= _ALIKE or ours in theirs)
         ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
-from compliance.log.logs import shown
+from compliance.log.logs import text_of
 from compliance.submission import rounds
 from compliance.submission.runs import Run
 from compliance.submission.students_t import quantile
@@ -84,10 +84,10 @@ def reference() -> dict[str, dict]:
 @cache
 def table(benchmark: str, ruleset: str) -> tuple[tuple[float, tuple[float, ...]], ...]:
     """Returns the reference's (batch size, each run's epochs or samples to converge), by batch size; () if none."""
-    found = reference().get(benchmark, {}).get("rounds", {})
-    rows = found.get(ruleset, ())
+    tables = reference().get(benchmark, {}).get("rounds", {})
+    rows = tables.get(ruleset, ())
     while isinstance(rows, str):  # refers to another round with the same table
-        rows = found[rows]
+        rows = tables[rows]
     return tuple((row["batch"], tuple(row["to_converge"])) for row in rows)
 
 
@@ -111,14 +111,14 @@ def pruned(benchmark: str, ruleset: str) -> tuple[Point, ...]:
 def prune(every: Sequence[Point], runs: int) -> tuple[Point, ...]:
     """Returns those of the points, by batch size, that a submission of `runs` runs is compared with."""
     fastest = min(every, key=lambda point: point.mean, default=None)
-    left = [point for point in every if point.batch >= fastest.batch]
+    line = [point for point in every if point.batch >= fastest.batch]
     at = 1
-    while at < len(left) - 1:
-        if left[at].mean > _between(left[at].batch, left[at - 1], left[at + 1], runs).mean:
-            del left[at]
+    while at < len(line) - 1:
+        if line[at].mean > _between(line[at].batch, line[at - 1], line[at + 1], runs).mean:
+            del line[at]
         else:
             at += 1
-    return tuple(left)
+    return tuple(line)
 
 
 def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[float | None]) -> Convergence:
@@ -135,21 +135,21 @@ def judge(benchmark: str, ruleset: str, batch: object, to_converge: Sequence[flo
         return Convergence(FAIL, "the logs give no global_batch_size", kind=NO_BATCH)
     if isinstance(batch, bool) or not isinstance(batch, (int, float)) or not 0 < batch < 1e18:
         return Convergence(
-            FAIL, f"global_batch_size is {shown(batch, 40)}, which is not a batch size", kind=NO_BATCH
+            FAIL, f"global_batch_size is {text_of(batch, 40)}, which is not a batch size", kind=NO_BATCH
         )
     failed = sum(value is None for value in to_converge)
     if failed > drop:
         return Convergence(FAIL, f"{failed} runs did not converge; at most {drop} may", batch)
     if len(to_converge) <= 2 * drop:
-        wanted = f"the olympic mean takes more than {2 * drop}"
+        requirement = f"the olympic mean takes more than {2 * drop}"
         runs = "1 run" if len(to_converge) == 1 else f"{len(to_converge)} runs"
-        return Convergence(UNDECIDED, f"{runs}; {wanted}", batch)
+        return Convergence(UNDECIDED, f"{runs}; {requirement}", batch)
     mean = olympic_mean([math.inf if value is None else value for value in to_converge], drop)
     point, kind = find(benchmark, ruleset, batch)
     if point is None:
         reason = f"the round has no convergence points of {benchmark}"
-        if kept := pruned(benchmark, ruleset):
-            reason = f"no reference for batch size {batch:g}; the largest has {kept[-1].batch:g}"
+        if candidates := pruned(benchmark, ruleset):
+            reason = f"no reference for batch size {batch:g}; the largest has {candidates[-1].batch:g}"
         return Convergence(NO_REFERENCE, reason, batch, mean)
     least = point.least
     scaling = max(1.0, point.mean / mean) if mean > 0 else 1.0
@@ -176,16 +176,13 @@ def of_runs(benchmark: str, ruleset: str, runs: Sequence[Run]) -> Convergence:
     for one in runs:
         if one.unread:
             return Convergence(FAIL, f"{Path(one.path).name}: {one.unread}", kind=UNREAD)
-    known = {one.path: one.to_converge for one in runs if one.to_converge is not None}
-    for path, value in known.items():
-        if value > _MOST_OF_MEDIAN * (usual := median(known.values())):
-            said = f"{Path(path).name} converges after {value:,.6g}, the middle run after {usual:,.6g}"
-            return Convergence(FAIL, said, kind=UNREAD)
-    if runs[0].batch is None and (said := runs[0].header.get("global_batch_size")) is not None:
-        return Convergence(
-            FAIL, f"global_batch_size is {shown(said, 40)}, which is not a batch size", kind=NO_BATCH
-        )
-    return judge(benchmark, ruleset, runs[0].batch, [one.to_converge for one in runs])
+    lengths = {one.path: one.to_converge for one in runs if one.to_converge is not None}
+    for path, value in lengths.items():
+        if value > _MOST_OF_MEDIAN * (usual := median(lengths.values())):
+            reason = f"{Path(path).name} converges after {value:,.6g}, the middle run after {usual:,.6g}"
+            return Convergence(FAIL, reason, kind=UNREAD)
+    batch = runs[0].header.get("global_batch_size") if runs[0].batch is None else runs[0].batch
+    return judge(benchmark, ruleset, batch, [one.to_converge for one in runs])
 
 
 def olympic_mean(values: Sequence[float], drop: int) -> float:

@@ -24,12 +24,12 @@ def repository(org: Path) -> Iterator[Finding]:
     """
     checkout = os.path.exists(org / ".git")
     for directory, names, files in os.walk(org):
-        own = _OF_CHECKOUT if checkout and Path(directory) == org else frozenset()
-        for name in sorted(own & {*names, *files}):
+        checkout_files = _OF_CHECKOUT if checkout and Path(directory) == org else frozenset()
+        for name in sorted(checkout_files & {*names, *files}):
             expected, about = "results/, systems/ and benchmarks/ alone", {"wording": "tree.name.checkout"}
             yield finding("tree.name", ADVICE, os.path.join(directory, name), expected, name, **about)
-        names[:] = sorted({*names} - own - _OWN)
-        for name in (*names, *sorted({*files} - own)):
+        names[:] = sorted({*names} - checkout_files - _OWN)
+        for name in (*names, *sorted({*files} - checkout_files)):
             path = os.path.join(directory, name)
             if name.startswith(".") or " " in name:
                 expected = "no space, and no dot at the beginning"
@@ -44,7 +44,7 @@ def _one(path: str) -> Iterator[Finding]:
         return
     if stat.S_ISLNK(status.st_mode):
         if not os.path.exists(path):
-            wanted, found = "a link to a file that is there", os.readlink(path)[:80]
-            yield finding("tree.link", ERROR, path, wanted, found)
+            expected, actual = "a link to a file that is there", os.readlink(path)[:80]
+            yield finding("tree.link", ERROR, path, expected, actual)
     elif stat.S_ISREG(status.st_mode) and status.st_size > _MAX_BYTES:
         yield finding("tree.size", ERROR, path, "at most 50 MB", f"{status.st_size / (1 << 20):.0f} MB")

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import UserError
-from compliance.log.find_round import Choice, opened
-from compliance.log.logs import BadLine, Record, number, numeral, read_log, shown
+from compliance.log.find_round import Choice, open_log
+from compliance.log.logs import BadLine, Record, number, numeral, read_log, text_of
 from compliance.log.rules import metric
 from compliance.log.whole_run import Target
-from compliance.submission.downsampling import Span, Spans, Thinned
-from compliance.submission.facts import OF_FACTS, FactsReader, Result, counted
+from compliance.submission.facts import OF_FACTS, FactsReader, Result, possible_number
+from compliance.submission.intervals import MOST, Span, Spans
 
 # Other names of benchmarks in v0.6 logs: Google's Mask R-CNN entries say "mask".
 _OTHER_NAMES = {"mask": "maskrcnn"}
@@ -17,15 +16,11 @@ _OTHER_NAMES = {"mask": "maskrcnn"}
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One eval_accuracy. `values` maps metric names to values; a plain number has the name "".
-
-    `met`: whether it meets the target in the benchmark's rules; None if the rules fix no target.
-    """
+    """One eval_accuracy. `values` maps metric names to values; a plain number has the name ""."""
 
     epoch: float | None
     time_ms: float
     values: dict[str, float]
-    met: bool | None
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ class Run:
     status: str
     blocks: tuple[Span, ...]
     evals: tuple[Span, ...]
-    evaluations: tuple[Evaluation, ...]  # above `downsampling.MOST`: every n-th and the last
+    evaluations: tuple[Evaluation, ...]  # at most `intervals.MOST`, and the last one
     evaluated: int  # number of evaluations in the log
     best: Evaluation | None  # the last one that met the target
     unit: str  # of `Evaluation.epoch`: "epochs", "samples" or "steps", as the log counts
@@ -66,11 +61,11 @@ class Run:
     @property
     def started(self) -> float | None:
         """Returns `run_start` if a run can have that time."""
-        return counted(self.run_start)
+        return possible_number(self.run_start)
 
     @property
     def stopped(self) -> float | None:
-        return counted(self.run_stop)
+        return possible_number(self.run_stop)
 
     @property
     def began(self) -> bool:
@@ -130,7 +125,7 @@ _HELD = 1000  # evaluations before which a log has its whole header
 class RunReader:
     """Collects a run from the records of its log, in log order. `add` takes them, `run` returns the run.
 
-    Memory is bounded for a log of any length: of many evaluations and intervals only a part is kept (downsampling.py).
+    Memory is bounded for a log of any length: of many evaluations and intervals only a part is kept (intervals.py).
     """
 
     def __init__(self, path: str | Path, ruleset: str, bert_samples: bool = False) -> None:
@@ -140,7 +135,7 @@ class RunReader:
         self._settings: dict[str, object] = {}
         self._marks: dict[str, float] = {}
         self._spans = {kind: Spans() for kind in _SPANS}
-        self._judge = _Judge(ruleset)
+        self._judge = _EvaluationJudge(ruleset)
         self._end: Record | None = None  # the first eval_result
         self._status, self._bad = "", 0
 
@@ -186,7 +181,7 @@ class RunReader:
         spans = {kind: spans.spans() for kind, spans in self._spans.items()}
         return Run(
             self._path, self._ruleset, name, header, self._settings, *moments, self._status,
-            spans["block"] or spans["epoch"], spans["eval"], tuple(judge.kept.items), judge.kept.count, judge.best,
+            spans["block"] or spans["epoch"], spans["eval"], (*judge.first, *judge.last), judge.count, judge.best,
             judge.unit, self._bad, _bounds(spec, header.get("global_batch_size")), bool(spec),
             facts.hyperparameters, tuple(facts.seeds), tuple(facts.bad_seeds), facts.to_converge, facts.unread,
             tuple(facts.results),
@@ -196,31 +191,19 @@ class RunReader:
 def _bounded(value: object) -> object:
     """Returns a value, as text if it may be deep or long: another process gets it, and trees have many logs."""
     deep = isinstance(value, (dict, list)) or (isinstance(value, str) and len(value) > _MAX_TEXT)
-    return shown(value) if deep else value
+    return text_of(value) if deep else value
 
 
-def read_run(
-    path: str | Path, ruleset: str | None = None, bert_samples: bool = False, until: str = ""
-) -> Run:
-    """Reads one log of round v0.6 or later; `until`: only up to the first record of this key.
+def read_run(path: str | Path, ruleset: str | None = None, bert_samples: bool = False) -> Run:
+    """Reads one log of round v0.6 or later.
 
     Raises UserError if the file cannot be read. Odd lines are counted, never raised.
     """
-    taken, records = (Choice(ruleset, ""), read_log(path, ruleset)) if ruleset else opened(path)
-    reader = RunReader(path, taken.ruleset, bert_samples)
+    choice, records = (Choice(ruleset, ""), read_log(path, ruleset)) if ruleset else open_log(path)
+    reader = RunReader(path, choice.ruleset, bert_samples)
     for record in records:
         reader.add(record)
-        if until and record.key == until:
-            break
     return reader.run()
-
-
-def read_or_empty(path: str | Path, ruleset: str | None, **how: bool | str) -> Run:
-    """Reads one log as `read_run` does; the run of a log that cannot be read, which has a finding, is empty."""
-    try:
-        return read_run(path, ruleset, **how)
-    except UserError:
-        return RunReader(path, ruleset or "0.7.0").run()
 
 
 def _end(how: dict, record: Record | None, marks: dict[str, float]) -> str:
@@ -238,11 +221,13 @@ def _end(how: dict, record: Record | None, marks: dict[str, float]) -> str:
     return "success"
 
 
-class _Judge:
+class _EvaluationJudge:
     """Judges evaluations in log order; keeps a part of them, and the last one that met the target."""
 
     def __init__(self, ruleset: str) -> None:
-        self.kept: Thinned[Evaluation] = Thinned()
+        self.first: list[Evaluation] = []
+        self.last: tuple[Evaluation, ...] = ()  # if `first` is full
+        self.count = 0
         self.best: Evaluation | None = None
         self.unit = "epochs"
         self.benchmark, self.spec = "", None
@@ -274,12 +259,15 @@ class _Judge:
             values = {metric[:40]: values[""]}
         if not values or number(record.time_ms) is None:
             return
-        met = target.judge(record.value, batch) if target else None
         counted_by = next((name for name in _UNITS if name in record.metadata), "epoch_num")
         self.unit = _UNITS[counted_by]
-        evaluation = Evaluation(number(record.metadata.get(counted_by)), record.time_ms, values, met)
-        self.kept.add(evaluation)
-        if met:
+        evaluation = Evaluation(number(record.metadata.get(counted_by)), record.time_ms, values)
+        self.count += 1
+        if self.count <= MOST:
+            self.first.append(evaluation)
+        else:
+            self.last = (evaluation,)
+        if target and target.judge(record.value, batch):
             self.best = evaluation
 
 

@@ -1,6 +1,5 @@
 """Computes Olympic scores of result folders."""
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -18,8 +17,8 @@ from compliance.log.logs import number
 from compliance.submission.rounds import may_fail, required_runs
 from compliance.submission.runs import Run, read_run
 from compliance.submission.scaling import factor
-from compliance.submission.tree_files import by_number, kind_of, read_small
-from compliance.submission.tree_system import accelerators
+from compliance.submission.tree_files import by_number, kind_of
+from compliance.submission.tree_system import accelerators, load_or_empty
 
 _MAX_JSON_BYTES = 64 << 20  # fits the run.json of a thousand runs
 _SHOWN = 3  # rules that a reason names
@@ -62,20 +61,20 @@ class ScoreCard:
         return sum(self.counts)
 
     @property
-    def counted(self) -> list[Run]:
+    def counting_runs(self) -> list[Run]:
         """Returns the runs that count for a score, before the olympic mean drops some."""
         return [run for run, counts in zip(self.runs, self.counts) if counts]
 
     @property
     def spread(self) -> float | None:
         """Returns (slowest - fastest) / mean over the runs that comply; None with fewer than two."""
-        times = [run.minutes for run in self.counted if run.minutes is not None]
+        times = [run.minutes for run in self.counting_runs if run.minutes is not None]
         return (max(times) - min(times)) / fmean(times) if len(times) > 1 and fmean(times) > 0 else None
 
     @property
     def epochs(self) -> float | None:
         """Returns the mean epoch of the last evaluation over the runs that comply, as logged."""
-        epochs = [run.epochs for run in self.counted if run.epochs is not None]
+        epochs = [run.epochs for run in self.counting_runs if run.epochs is not None]
         return fmean(epochs) if epochs else None
 
     @property
@@ -151,8 +150,8 @@ def result_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     try:
-        named = (file for file in path.iterdir() if re.fullmatch(r"result_.*\.txt", file.name))
-        files = [file for file in named if kind_of(file) == "file"]
+        matches = (file for file in path.iterdir() if re.fullmatch(r"result_.*\.txt", file.name))
+        files = [file for file in matches if kind_of(file) == "file"]
     except OSError as error:
         raise UserError(f"{path}: cannot read ({error.strerror}); name a results folder or a log") from None
     if not files:
@@ -184,8 +183,8 @@ def _olympic(
         return (), None, "the logs are of different benchmarks"
     needed, drop = required_runs(benchmark, runs[0].ruleset), may_fail(benchmark)
     if len(runs) != needed:
-        here = "is" if len(runs) == 1 else "are"
-        return (), None, f"a {benchmark} score takes {needed} runs, here {here} {len(runs)}"
+        verb = "is" if len(runs) == 1 else "are"
+        return (), None, f"a {benchmark} score takes {needed} runs, here {verb} {len(runs)}"
     untimed = sum(run.minutes is None for run in runs)
     if untimed > drop:
         return (), None, f"{untimed} runs have no time from run_start to run_stop that can be read"
@@ -197,25 +196,25 @@ def _olympic(
     ranked = sorted({*range(len(runs))} - {*failed}, key=lambda index: (runs[index].minutes, index))
     slow = len(ranked) - (drop - len(failed))
     left_out = (*ranked[:drop], *ranked[slow:], *failed)
-    kept = [runs[index].minutes for index in ranked[drop:slow]]
+    minutes = [runs[index].minutes for index in ranked[drop:slow]]
     # Added one by one, as the published scores were: two of them lie halfway between fourth decimals, and
     # fmean, or sum from Python 3.12 on, rounds them the other way.
-    return left_out, reduce(add, kept) / len(kept), ""
+    return left_out, reduce(add, minutes) / len(minutes), ""
 
 
 def _accelerators(folder: Path) -> int | None:
     """Returns the count in <org>/systems/<system>.json of a submission tree, or in the run.json beside the logs."""
     folder = folder.resolve()
     place = Path(*folder.parts[:-3], "systems", f"{folder.parent.name}.json")
-    if len(folder.parents) > 2 and (described := _json(place)):
-        return accelerators(described)
+    if len(folder.parents) > 2 and (description := load_or_empty(place, _MAX_JSON_BYTES)):
+        return accelerators(description)
     first = next(iter(_records(folder).values()), {})
     return accelerators(first.get("system_description") if isinstance(first, dict) else {})
 
 
 def _records(folder: Path) -> dict:
     """Returns the records of run.json by log; only runs of this project have one."""
-    runs = _json(folder / "run.json").get("runs")
+    runs = load_or_empty(folder / "run.json", _MAX_JSON_BYTES).get("runs")
     return runs if isinstance(runs, dict) else {}
 
 
@@ -228,11 +227,3 @@ def _run(file: Path, result: LogResult | None, ruleset: str | None, record: obje
     if target is None or set(run.target) - {""} or not (run.smoke or not run.target):
         return run
     return replace(run, target={"": target})
-
-
-def _json(path: Path) -> dict:
-    try:
-        value = json.loads(read_small(path, _MAX_JSON_BYTES).decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

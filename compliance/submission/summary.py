@@ -11,7 +11,7 @@ from compliance.log.check_log import LogResult
 from compliance.submission import rcp, rounds
 from compliance.submission.scaling import factor
 from compliance.submission.scores import ScoreCard, score_directory
-from compliance.submission.tree_system import accelerators, count, load
+from compliance.submission.tree_system import accelerators, count, load_or_empty
 from compliance.submission.verdict import Outcome, ResultFolder, Submission
 
 # _get_strong_scaling_metric_schema. "Energy" stays empty.
@@ -30,13 +30,13 @@ class Result:
     @property
     def rcp(self) -> str:
         """Returns the table's word for the result of the convergence test; "" if there is no test."""
-        judged = self.folder.convergence
-        if judged is None:
+        convergence = self.folder.convergence
+        if convergence is None:
             return ""
-        if judged.verdict == rcp.FAIL and judged.mean is not None:
-            return "Interp. Fail" if judged.kind == "between" else "Fail"
+        if convergence.verdict == rcp.FAIL and convergence.mean is not None:
+            return "Interp. Fail" if convergence.kind == "between" else "Fail"
         words = {rcp.PASS: "Pass", rcp.NO_REFERENCE: "Missing", rcp.FAIL: "Unknown state"}
-        return words.get(judged.verdict, "")
+        return words.get(convergence.verdict, "")
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,7 @@ def _of(submission: Submission, logs: dict[str, LogResult]) -> Iterator[System]:
     for folder in submission.folders:
         by_system.setdefault(folder.system, []).append(folder)
     for name, folders in by_system.items():
-        try:
-            description = load(submission.path / "systems" / f"{name}.json")
-        except (OSError, ValueError):
-            description = {}
+        description = load_or_empty(submission.path / "systems" / f"{name}.json")
         results, remarks = {}, []
         for folder in folders:
             results[folder.benchmark] = result = _result(folder, logs)
@@ -88,13 +85,13 @@ def differs_from_published(org: str, card: ScoreCard) -> list[str]:
     """Says that the round's table has another score for this folder; [] if it has the same, or none."""
     from compliance.report.published import published_score  # the tables are read only for a score
 
-    told = published_score(card.ruleset, org, card.system, card.benchmark)
-    same = told is None or card.score is None or abs(card.score / told - 1) < _SAME_SCORE
-    if same or f"{card.score:.4f}" == f"{told:.4f}":
+    published = published_score(card.ruleset, org, card.system, card.benchmark)
+    same = published is None or card.score is None or abs(card.score / published - 1) < _SAME_SCORE
+    if same or f"{card.score:.4f}" == f"{published:.4f}":
         return []
     scaled = f", with the factor {card.scaling:.4f}" if card.scaling != 1 else ""
-    here = f"{card.score:.4f} minutes here{scaled}"
-    return [f"{card.system}/{card.benchmark}: {here}; the round's table has {told:.4f}"]
+    own_score = f"{card.score:.4f} minutes here{scaled}"
+    return [f"{card.system}/{card.benchmark}: {own_score}; the round's table has {published:.4f}"]
 
 
 def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
@@ -108,34 +105,28 @@ def _result(folder: ResultFolder, logs: dict[str, LogResult]) -> Result:
 
 def row(system: System, detailed: bool = False) -> dict[str, object]:
     """Returns one system's row by column; an unknown value is None."""
-    said = system.description
-    sockets, nodes = count(said, "host_processors_per_node"), count(said, "number_of_nodes")
-    chips, framework, name = (
-        count(said, "accelerators_per_node"),
-        said.get("framework"),
-        said.get("system_name"),
-    )
+    facts = system.description
+    sockets, nodes = count(facts, "host_processors_per_node"), count(facts, "number_of_nodes")
+    chips, name = count(facts, "accelerators_per_node"), facts.get("system_name")
+    framework = facts.get("framework")
     if isinstance(framework, str) and "TensorFlow" in framework:
         framework = re.sub(r" commit hash = .*", "", framework)  # as _pretty_framework
-    model = said.get("accelerator_model_name")
-    try:
-        path = system.submission.path / "results" / system.name / "privateid.json"
-        private = load(path).get("private_id", "")
-    except (OSError, ValueError):
-        private = ""
+    model = facts.get("accelerator_model_name")
+    place = system.submission.path / "results" / system.name
+    private = load_or_empty(place / "privateid.json").get("private_id", "")
     cells: dict[str, object] = {
-        "division": said.get("division"),
-        "availability": said.get("status"),
-        "submitter": said.get("submitter"),
+        "division": facts.get("division"),
+        "availability": facts.get("status"),
+        "submitter": facts.get("submitter"),
         # _pretty_system_name: "tpu-v3" with its cores
         "system": f"TPUv3.{chips * 2}" if name == "tpu-v3" and chips is not None else name,
-        "number_of_nodes": said.get("number_of_nodes"),
-        "host_processor_model_name": said.get("host_processor_model_name"),
+        "number_of_nodes": facts.get("number_of_nodes"),
+        "host_processor_model_name": facts.get("host_processor_model_name"),
         "host_processors_count": None if sockets is None or nodes is None else sockets * nodes,
         "accelerator_model_name": "TPUv3" if model == "tpu-v3" else model,
         "accelerators_count": system.accelerators,
         "framework": framework,
-        "notes": ";".join(str(said[name]) for name in ("hw_notes", "sw_notes") if said.get(name)),
+        "notes": ";".join(str(facts[name]) for name in ("hw_notes", "sw_notes") if facts.get(name)),
         "private_id": str(private),
     }
     for name in rounds.benchmarks(system.submission.ruleset):
@@ -151,8 +142,8 @@ def row(system: System, detailed: bool = False) -> dict[str, object]:
 def _metrics(result: Result | None) -> tuple[object, ...]:
     if result is None:
         return (None,) * len(_METRICS)
-    judged = result.folder.convergence
-    batch, mean = (result.folder.batch, judged.mean) if judged else (None, None)
+    convergence = result.folder.convergence
+    batch, mean = (result.folder.batch, convergence.mean) if convergence else (None, None)
     return result.card.score, None, batch, mean, result.rcp, result.card.scaling
 
 

@@ -23,7 +23,7 @@ from compliance.log.check_log import LogResult, check_logs
 from compliance.log.find_round import Choice, find, of_folder, of_submission
 from compliance.submission import coherence, repo_rules, rounds, tree_files, tree_runs, tree_system, verdict
 from compliance.submission.verdict import Outcome, ResultFolder, Submission
-from compliance.verdict import GO, NOT_CHECKED, Verdict, together
+from compliance.verdict import GO, NOT_CHECKED, Verdict, merge
 
 # Judges the logs of a tree: (paths, ruleset, division) -> a result for each log.
 LogChecker = Callable[[Sequence[str], "str | None", "str | None"], list[LogResult]]
@@ -49,8 +49,8 @@ def judge_tree(
         silent = [one._replace(findings=[]) for one in results]
         others = [one for one in findings if one.severity == ADVICE]
         return Outcome(logs, [about, *others], silent, [], Verdict(NOT_CHECKED, (about.message.rstrip("."),)))
-    named = of_folder(root)
-    ruleset = ruleset or (named and named.ruleset)
+    folder_choice = of_folder(root)
+    ruleset = ruleset or (folder_choice and folder_choice.ruleset)
     if not logs and not any(remarks.rule == "not-checked" for remarks in findings):
         findings.append(finding("tree.empty", ERROR, root, "result_*.txt", "none"))
     orgs: dict[Path, dict[Path, list[LogResult]]] = defaultdict(lambda: defaultdict(list))
@@ -64,13 +64,13 @@ def judge_tree(
         findings += tree_runs.same_seed(Path(group[0].path).parent, group)
     submissions, described = [], []
     for org, folders in orgs.items():
-        one = _Org(root, org, folders, ruleset)
+        one = _Submitter(root, org, folders, ruleset)
         remarks = one.check()
         described += one.described
         findings += remarks
-        whole = [old for old in findings if tree_files.is_below(old.path, org)]
-        submissions.append(one.submission(whole))
-    outcome = together([one.verdict for one in submissions], [one.path.name for one in submissions])
+        own_findings = [old for old in findings if tree_files.is_below(old.path, org)]
+        submissions.append(one.submission(own_findings))
+    outcome = merge([one.verdict for one in submissions], [one.path.name for one in submissions])
     outside = any(Path(log.path).match("result_*.txt") for group in loose.values() for log in group)
     if not submissions and any(remarks.severity == ERROR for remarks in findings):
         outcome = verdict.judge(findings, [], False, False)
@@ -112,38 +112,38 @@ def _judge_logs(
         groups[place and place[0]].append(path)
     results: dict[str, LogResult] = {}
     for org, paths in groups.items():
-        taken = of_folder(root) or (_round_of(paths) if org is not None else None)
-        for result in checker(paths, taken and taken.ruleset, division):
-            results[result.path] = result._replace(ruleset_reason=taken.reason) if taken else result
+        choice = of_folder(root) or (_round_of(paths) if org is not None else None)
+        for result in checker(paths, choice and choice.ruleset, division):
+            results[result.path] = result._replace(ruleset_reason=choice.reason) if choice else result
     return [results[path] for path in logs]
 
 
 def _round_of(paths: Sequence[str]) -> Choice | None:
     """Returns the round of a submitter's logs; in each folder the first log that reveals a round decides."""
-    told: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     for path in paths:
         folder = os.path.dirname(path)
-        if folder not in told:
+        if folder not in choices:
             with contextlib.suppress(UserError):  # an unreadable log is a finding of its own
                 choice = find(path)
                 if choice.fits:
-                    told[folder] = choice
-    return of_submission(told.values())
+                    choices[folder] = choice
+    return of_submission(choices.values())
 
 
-class _Org:
+class _Submitter:
     """One submitter's folder during its check."""
 
     def __init__(
         self, root: Path, org: Path, groups: dict[Path, list[LogResult]], ruleset: str | None
     ) -> None:
         self.root, self.org, self.groups = root, org, groups
-        said = Counter(result.ruleset for group in groups.values() for result in group if result.ruleset)
-        self.ruleset = ruleset or (said.most_common(1)[0][0] if said else "0.7.0")
+        counts = Counter(result.ruleset for group in groups.values() for result in group if result.ruleset)
+        self.ruleset = ruleset or (counts.most_common(1)[0][0] if counts else "0.7.0")
         top = Path(os.path.abspath(root))
-        self.whole = top == org or top in org.parents
+        self.is_whole = top == org or top in org.parents
         self.practice = any(result.smoke for group in groups.values() for result in group)
-        self.strict = self.whole and not self.practice
+        self.strict = self.is_whole and not self.practice
         self.described: list[str] = []
         self.folders: list[ResultFolder] = []
 
@@ -158,8 +158,8 @@ class _Org:
             path = self.org / "systems" / f"{system}.json"
             if path not in read:
                 logged = next((one.status for one in group if one.status), None)
-                asked = path, shown_as, self.ruleset, self.strict, logged
-                read[path], remarks = tree_system.read_description(*asked)
+                arguments = path, shown_as, self.ruleset, self.strict, logged
+                read[path], remarks = tree_system.read_description(*arguments)
                 findings += remarks
             findings += coherence.of_folder(shown_as, system, read[path], path, group, self.ruleset)
             folder, remarks = tree_runs.one_folder(
@@ -172,13 +172,13 @@ class _Org:
         findings += self._other_descriptions(read)
         contents = [content for content in read.values() if content is not None]
         logged = [result.org for group in self.groups.values() for result in group]
-        if self.whole:
+        if self.is_whole:
             submitters = [content.get("submitter") for content in contents]
             findings += coherence.organizations(self.org, logged, submitters)
         systems = {tree_files.place_of(directory)[1] for directory in self.groups}
         findings += coherence.hidden_names(self.org, sorted(systems), contents)
         self.described = [str(path) for path, content in read.items() if content is not None]
-        if self.whole:
+        if self.is_whole:
             findings += tree_files.missing_code(self.org, sorted(pairs), self.ruleset)
             findings += advice.of_org(self.org, {one.path: one.runs for one in self.folders}, self.ruleset)
             if rounds.number(self.ruleset) >= repo_rules.FIRST_ROUND:
@@ -203,10 +203,10 @@ class _Org:
             f"{Path(result.path).name} was not checked"
             for group in self.groups.values()
             for result in group
-            if any(found.rule == "not-checked" for found in result.findings)
+            if any(remark.rule == "not-checked" for remark in result.findings)
         ]
         answer = verdict.judge(findings, unread, bool(self.folders), self.practice)
-        if not self.whole and answer.answer == GO:
+        if not self.is_whole and answer.answer == GO:
             reason = "a part of a submission; name the folder that holds results/ and systems/"
             answer = Verdict(NOT_CHECKED, (reason,))
         return Submission(self.org, self.ruleset, tuple(self.folders), answer)

@@ -61,8 +61,8 @@ def find_logs(root: Path) -> tuple[list[str], list[Finding]]:
                 (others if name.endswith(LOG_SUFFIXES) else rest).append(path)
         place = place_of(Path(os.path.abspath(directory)))
         if place and place[2] and not names and not any(_RESULT.fullmatch(name) for name in files):
-            found = f"{len(files)} other files"
-            findings.append(finding("tree.no-results", ERROR, directory, "result_<i>.txt", found))
+            actual = f"{len(files)} other files"
+            findings.append(finding("tree.no-results", ERROR, directory, "result_<i>.txt", actual))
     for path in filter(has_token, others):
         directory = Path(os.path.abspath(path)).parent
         if place_of(directory) is not None:
@@ -82,8 +82,8 @@ def _deeper(directory: str) -> Finding:
     if {"weak", "strong"} & {Path(directory).parent.name, Path(directory).name}:
         fix = "nothing: this checker has no rules of MLPerf HPC"
         return unchecked(directory, "these logs", HPC_LAYOUT, fix)
-    found, fix = "deeper than results/<system>/<benchmark>/", "move them up, if they are runs of the score"
-    return unchecked(directory, "these logs", found, fix, ADVICE)
+    actual, fix = "deeper than results/<system>/<benchmark>/", "move them up, if they are runs of the score"
+    return unchecked(directory, "these logs", actual, fix, ADVICE)
 
 
 def _is_code(directory: str) -> bool:
@@ -115,9 +115,9 @@ def reason_of(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def unchecked(path: str | Path, what: str, found: str, fix: str, severity: str = ERROR) -> Finding:
+def unchecked(path: str | Path, what: str, actual: str, fix: str, severity: str = ERROR) -> Finding:
     """Builds the finding about a file or directory that exists but was not checked."""
-    return finding("not-checked", severity, path, "a plain, readable file", found, what=what, fix=fix)
+    return finding("not-checked", severity, path, "a plain, readable file", actual, what=what, fix=fix)
 
 
 def read_small(path: str | Path, most: int) -> bytes:
@@ -209,8 +209,8 @@ def missing_code(org: Path, pairs: list[str], ruleset: str) -> Iterator[Finding]
     """
     root = org / "benchmarks"
     if not root.is_dir():
-        wanted = "benchmarks/<benchmark>/ with code, scripts and README"
-        yield finding("tree.file-missing", ADVICE, org, wanted, "none", name="the directory benchmarks/")
+        expected = "benchmarks/<benchmark>/ with code, scripts and README"
+        yield finding("tree.file-missing", ADVICE, org, expected, "none", name="the directory benchmarks/")
         return
     yield from (_missing_by_system if ruleset < _ANYWHERE_FROM else _missing_by_benchmark)(root, pairs)
 
@@ -232,8 +232,9 @@ def _missing_by_system(root: Path, pairs: list[str]) -> Iterator[Finding]:
         if not any(name.startswith(f"{system}_") and name.endswith(".json") for name in present):
             missing.append(f"{system}_<implementation>.json")
         if missing:
-            wanted = f"{', '.join(missing)} in benchmarks/{benchmark}/{system}/"
-            yield finding("tree.file-missing", ADVICE, top / system, wanted, "none", name=", ".join(missing))
+            names = ", ".join(missing)
+            expected = f"{names} in benchmarks/{benchmark}/{system}/"
+            yield finding("tree.file-missing", ADVICE, top / system, expected, "none", name=names)
 
 
 def _missing_by_benchmark(root: Path, pairs: list[str]) -> Iterator[Finding]:
@@ -255,7 +256,8 @@ def _missing_by_benchmark(root: Path, pairs: list[str]) -> Iterator[Finding]:
         except OSError as error:
             yield unreadable_directory(error.filename, error)
             continue
-        missing = [name for name, here in (("README.md", readme), ("run_and_time.sh", script)) if not here]
+        pairs = ("README.md", readme), ("run_and_time.sh", script)
+        missing = [name for name, exists in pairs if not exists]
         if missing:
             expected = f"{' and '.join(missing)} below benchmarks/{benchmark}/"
             yield finding("tree.file-missing", ADVICE, top, expected, "none", name=" and ".join(missing))

@@ -7,14 +7,15 @@ from contextlib import suppress
 from hashlib import file_digest
 from pathlib import Path
 
+from common.errors import UserError
 from compliance.findings import ADVICE, ERROR, Finding, finding
 from compliance.hints import nearest
 from compliance.log import rules
 from compliance.log.check_log import LogResult
-from compliance.log.logs import REFUSES, shown
+from compliance.log.logs import REFUSES, text_of
 from compliance.log.stock import PARSER, RCP
 from compliance.submission import plausibility, power_files, rcp, rounds, scaling, tree_params
-from compliance.submission.runs import Run, read_or_empty
+from compliance.submission.runs import Run, RunReader, read_run
 from compliance.submission.scaling import factor
 from compliance.submission.tree_files import reason_of, unchecked
 from compliance.submission.verdict import ResultFolder
@@ -55,28 +56,28 @@ def one_folder(
     flags = tree_params.flags(org, path)
     runs = [_run(one, ruleset, tree_params.BERT_SAMPLES in flags) for one in group]
     division = _division(description, group)
-    known = benchmark in (*rounds.benchmarks(ruleset), *rules.benchmarks(ruleset))
-    tested = known and rcp.applies(ruleset, benchmark, division)
-    judged = rcp.of_runs(benchmark, ruleset, runs) if tested else None
+    is_in_round = benchmark in (*rounds.benchmarks(ruleset), *rules.benchmarks(ruleset))
+    has_test = is_in_round and rcp.applies(ruleset, benchmark, division)
+    convergence = rcp.of_runs(benchmark, ruleset, runs) if has_test else None
     folder = ResultFolder(
         path, system, benchmark, division, ruleset, tuple(one.path for one in group),
         rounds.required_runs(benchmark, ruleset), tuple(one.path for one in group if _fails(one)),
-        rounds.may_fail(benchmark), judged, runs[0].batch if len({one.batch for one in runs}) == 1 else None,
+        rounds.may_fail(benchmark), convergence, runs[0].batch if len({one.batch for one in runs}) == 1 else None,
         tuple(runs),
     )  # fmt: skip
     findings = [*_names(path, benchmark, group, ruleset), *_settings(path, runs)]
     findings += _power(folder, bad)
-    findings += _count(folder, bad) if known else ()
+    findings += _count(folder, bad) if is_in_round else ()
     seeded = rounds.number(ruleset) >= _SEEDS_FROM and division == "closed"
-    if seeded and known and tree_params.SEED_BYPASS not in flags:
+    if seeded and is_in_round and tree_params.SEED_BYPASS not in flags:
         findings += seeds(path, runs, bad if rounds.number(ruleset) >= _SEEDS_NEEDED_FROM else ADVICE)
     else:
         findings += same_seed(path, group)
-    if known:
-        findings += _stock(group, bad, seeded and tree_params.SEED_BYPASS not in flags, tested)
-    if judged is not None:
-        findings += _about_convergence(path, judged, bad, tree_params.RCP_BYPASS in flags, ruleset)
-    if problem := factor(path, judged).problem:
+    if is_in_round:
+        findings += _stock(group, bad, seeded and tree_params.SEED_BYPASS not in flags, has_test)
+    if convergence is not None:
+        findings += _about_convergence(path, convergence, bad, tree_params.RCP_BYPASS in flags, ruleset)
+    if problem := factor(path, convergence).problem:
         expected = "a scaling_factor of at least the convergence test's own"
         findings.append(finding("tree.scaling", ERROR, path / scaling.NAME, expected, problem))
     if rounds.number(ruleset) >= _SEEDS_FROM:
@@ -88,7 +89,10 @@ def _run(result: LogResult, ruleset: str, bert_samples: bool) -> Run:
     """Returns a log's run, read again if another checker judged it; it is empty if the log cannot be read."""
     if result.run is not None and not bert_samples:
         return result.run
-    return read_or_empty(result.path, ruleset, bert_samples=bert_samples)
+    try:
+        return read_run(result.path, ruleset, bert_samples)
+    except UserError:  # which is a finding of its own
+        return RunReader(result.path, ruleset or "0.7.0").run()
 
 
 def _power(folder: ResultFolder, severity: str) -> Iterator[Finding]:
@@ -98,9 +102,9 @@ def _power(folder: ResultFolder, severity: str) -> Iterator[Finding]:
         return
     if names := power_files.bad_names(folder.path, list(folder.paths)):
         refused = len({*names, *folder.failed}) > folder.may_fail
-        named = ", ".join(Path(name).stem for name in names[:4])
+        examples = ", ".join(Path(name).stem for name in names[:4])
         expected = "power/<log>/node_<j>.txt, j from 0"
-        actual = f"{len(names)} of {len(folder.paths)} runs: {named}"
+        actual = f"{len(names)} of {len(folder.paths)} runs: {examples}"
         yield finding("power.files", severity if refused else ADVICE, place, expected, actual[:200])
 
 
@@ -111,39 +115,39 @@ def _count(folder: ResultFolder, severity: str) -> Iterator[Finding]:
         names = {"benchmark": folder.benchmark, "runs": folder.needed}
         yield finding("tree.run-count", severity, folder.path, f"{folder.needed} runs", str(runs), **names)
     if failed:
-        wanted = f"at most {most} without a valid result"
-        found = f"{len(failed)} of {runs}: {', '.join(Path(one).name for one in failed[:5])}"
+        expected = f"at most {most} without a valid result"
+        actual = f"{len(failed)} of {runs}: {', '.join(Path(one).name for one in failed[:5])}"
         about = (ADVICE, "tree.score.dropped") if folder.dropped else (severity, "")
-        yield finding("tree.score", about[0], folder.path, wanted, found, wording=about[1])
+        yield finding("tree.score", about[0], folder.path, expected, actual, wording=about[1])
 
 
 def _fails(result: LogResult) -> bool:
     """Whether a run counts for no score: its log has an error, or (under our own rules) it missed its target."""
-    own = result.ruleset in ("0.6.0", "0.7.0")
-    return not result.passes or (own and not result.met)
+    own_rules = result.ruleset in ("0.6.0", "0.7.0")
+    return not result.passes or (own_rules and not result.met)
 
 
 def _division(description: dict | None, group: list[LogResult]) -> str:
     """Returns the division in the system's description; if that is not a division, the logs' division."""
-    said = description.get("division") if description else None
-    if said in rules.DIVISIONS:
-        return said
+    division = description.get("division") if description else None
+    if division in rules.DIVISIONS:
+        return division
     logged = {result.division for result in group if result.division in rules.DIVISIONS}
     return logged.pop() if len(logged) == 1 else ""
 
 
 def _names(path: Path, benchmark: str, group: list[LogResult], ruleset: str) -> Iterator[Finding]:
     """Checks that a directory's logs agree with its name and with each other."""
-    known = list(dict.fromkeys([*rules.benchmarks(ruleset), *rounds.benchmarks(ruleset)]))
-    if known and benchmark not in known:
-        near = nearest(benchmark, known)
+    benchmarks = list(dict.fromkeys([*rules.benchmarks(ruleset), *rounds.benchmarks(ruleset)]))
+    if benchmarks and benchmark not in benchmarks:
+        near = nearest(benchmark, benchmarks)
         wording = "tree.benchmark-unknown" + (".near" if near else "")
         names = {"wording": wording, "near": near}
-        yield finding("tree.benchmark-unknown", ERROR, path, ", ".join(known), benchmark, **names)
+        yield finding("tree.benchmark-unknown", ERROR, path, ", ".join(benchmarks), benchmark, **names)
     for one in group:
         if isinstance(one.benchmark, str) and one.benchmark != benchmark:
-            found = one.benchmark[:80]
-            yield finding("tree.benchmark", ERROR, one.path, benchmark, found, benchmark=found)
+            actual = one.benchmark[:80]
+            yield finding("tree.benchmark", ERROR, one.path, benchmark, actual, benchmark=actual)
     divisions = {result.division for result in group if isinstance(result.division, str)}
     if len(divisions) > 1:
         yield finding("tree.division", ERROR, path, "one division", " and ".join(sorted(divisions))[:200])
@@ -154,9 +158,9 @@ def _settings(path: Path, runs: list[Run]) -> Iterator[Finding]:
     for key in sorted({key for one in runs for key in one.hyperparameters}):
         values = Counter(one.hyperparameters.get(key, "nothing") for one in runs)
         if len(values) > 1:
-            found = ", ".join(f"{value} in {count}" for value, count in values.most_common(3))
-            wanted = f"{key} the same in all runs"
-            yield finding("tree.settings", ADVICE, path, wanted, found[:200], key=key)
+            actual = ", ".join(f"{value} in {count}" for value, count in values.most_common(3))
+            expected = f"{key} the same in all runs"
+            yield finding("tree.settings", ADVICE, path, expected, actual[:200], key=key)
 
 
 def seeds(path: Path, runs: list[Run], severity: str) -> Iterator[Finding]:
@@ -182,39 +186,40 @@ def seeds(path: Path, runs: list[Run], severity: str) -> Iterator[Finding]:
     if twice:
         actual = f"one twice in {', '.join(twice[:10])}"
         yield finding("tree.seed", severity, path, "each seed once in a log", actual)
-    yield from _shared_seeds(path, ((shown(seed), names) for (_, _, seed), names in users.items()), severity)
+    pairs = ((text_of(seed), names) for (_, _, seed), names in users.items())
+    yield from _shared_seeds(path, pairs, severity)
 
 
-def _stock(group: list[LogResult], severity: str, seeded: bool, tested: bool) -> Iterator[Finding]:
+def _stock(group: list[LogResult], severity: str, seeded: bool, has_test: bool) -> Iterator[Finding]:
     """Reports the lines at which a stock program refuses the folder or ends, of every log, counted or dropped.
 
     Args:
       seeded: whether the stock seed checker reads the folder. It parses the lines, as the compliance checker does.
-      tested: whether the RCP checker does.
+      has_test: whether the RCP checker does.
     """
     for one in group:
-        for sight in one.stock:
-            refuses = sight.effect == REFUSES
-            if tested if sight.program == RCP else seeded or not refuses:
-                program = "seed checker" if refuses and sight.program == PARSER else sight.program
-                names = {"wording": f"tree.stock.{sight.effect}", "program": program}
-                about = "a line that every stock program takes", sight.why
-                place = {"line": sight.line, "text": sight.text}
+        for failure in one.stock:
+            refuses = failure.effect == REFUSES
+            if has_test if failure.program == RCP else seeded or not refuses:
+                program = "seed checker" if refuses and failure.program == PARSER else failure.program
+                names = {"wording": f"tree.stock.{failure.effect}", "program": program}
+                about = "a line that every stock program takes", failure.why
+                place = {"line": failure.line, "text": failure.text}
                 yield finding("tree.stock", severity, one.path, *about, **place, **names)
 
 
 def _about_convergence(
-    path: Path, judged: rcp.Convergence, severity: str, bypass: bool, ruleset: str
+    path: Path, convergence: rcp.Convergence, severity: str, bypass: bool, ruleset: str
 ) -> Iterator[Finding]:
-    if judged.verdict == rcp.PASS:
+    if convergence.verdict == rcp.PASS:
         return
-    bypass = bypass and (judged.verdict == rcp.NO_REFERENCE or judged.mean is not None)
-    reason = judged.reason
-    if judged.mean is not None and judged.least is not None:
-        reason += f" (mean {judged.mean:.6g}, at least {judged.least:.6g})"
+    bypass = bypass and (convergence.verdict == rcp.NO_REFERENCE or convergence.mean is not None)
+    reason = convergence.reason
+    if convergence.mean is not None and convergence.least is not None:
+        reason += f" (mean {convergence.mean:.6g}, at least {convergence.least:.6g})"
     kinds = {rcp.NO_REFERENCE: "tree.rcp.none", rcp.UNDECIDED: "tree.rcp.undecided"}
     of_kinds = {rcp.UNREAD: "tree.rcp.unread", rcp.NO_BATCH: "tree.rcp.batch"}
-    kind = of_kinds.get(judged.kind) or kinds.get(judged.verdict, "tree.rcp")
+    kind = of_kinds.get(convergence.kind) or kinds.get(convergence.verdict, "tree.rcp")
     if bypass:
         reason += "; let through by rcp-bypass"
         kind = "tree.rcp.bypass" if rounds.number(ruleset) >= _BYPASS_NARROW_FROM else kind
@@ -240,8 +245,8 @@ def duplicates(results: list[LogResult]) -> Iterator[Finding]:
     for first, *copies in by_content.values():
         for copy in copies:
             near = Path(first).parent == Path(copy).parent
-            found = f"the bytes of {Path(first).name if near else first}"
-            yield finding("tree.duplicate", ADVICE, copy, "one log for each run", found)
+            actual = f"the bytes of {Path(first).name if near else first}"
+            yield finding("tree.duplicate", ADVICE, copy, "one log for each run", actual)
 
 
 def same_seed(path: Path, group: list[LogResult]) -> Iterator[Finding]:
@@ -249,7 +254,7 @@ def same_seed(path: Path, group: list[LogResult]) -> Iterator[Finding]:
     users: dict[str, list[str]] = defaultdict(list)
     for result in group:
         if result.seed is not None:
-            users[shown(result.seed)].append(Path(result.path).name)
+            users[text_of(result.seed)].append(Path(result.path).name)
     yield from _shared_seeds(path, users.items(), ADVICE)
 
 
@@ -257,5 +262,5 @@ def _shared_seeds(path: Path, users: Iterable[tuple[str, list[str]]], severity: 
     """Reports the seeds that several logs have, from (seed, names of the logs)."""
     for seed, names in users:
         if len(names) > 1:
-            found = f"seed {seed} in {', '.join(names[:10])}"
-            yield finding("tree.seed", severity, path, "a different seed for each run", found)
+            actual = f"seed {seed} in {', '.join(names[:10])}"
+            yield finding("tree.seed", severity, path, "a different seed for each run", actual)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compliance.findings import ADVICE, ERROR, Finding, finding
-from compliance.log.logs import noting_repeats, shown
+from compliance.log.logs import noting_repeats, text_of
 from compliance.submission import rounds
 from compliance.submission.published_tables import other_spellings
 from compliance.submission.tree_files import read_small
@@ -30,34 +30,37 @@ def read_description(
     try:
         content, faults = _read(path)
     except FileNotFoundError:
-        severity, wanted = ERROR if strict else ADVICE, f"systems/{path.name}"
-        return None, [finding("tree.system-missing", severity, asked_by, wanted, "none", name=path.name)]
+        severity, expected = ERROR if strict else ADVICE, f"systems/{path.name}"
+        return None, [finding("tree.system-missing", severity, asked_by, expected, "none", name=path.name)]
     except (OSError, ValueError) as error:
-        found = str(error)[:120] or type(error).__name__
-        return None, [finding("system.json", ERROR, path, "a JSON object", found)]
+        actual = str(error)[:120] or type(error).__name__
+        return None, [finding("system.json", ERROR, path, "a JSON object", actual)]
     faults += _fields(path, content, ruleset, logged)
     for field, name, other in other_spellings(content) if rounds.number(ruleset) >= _FIELDS_FROM else ():
-        faults.append(finding("system.name", ADVICE, path, other, shown(name), field=field, other=other))
+        faults.append(finding("system.name", ADVICE, path, other, text_of(name), field=field, other=other))
     for field in ("number_of_nodes", "accelerators_per_node"):
         if count(content, field) is None:
-            about = "a whole number in a string", shown(content.get(field))
+            about = "a whole number in a string", text_of(content.get(field))
             faults.append(finding("system.count", ADVICE, path, *about, field=field))
     return content, faults
 
 
-def load(path: Path) -> dict:
-    """Returns the JSON object of a system's description.
+def load_or_empty(path: Path, most: int = _MAX_JSON_BYTES) -> dict:
+    """Returns the JSON object of a regular file of at most `most` bytes; {} if it has none."""
+    try:
+        return _read(path, most)[0]
+    except (OSError, ValueError):
+        return {}
+
+
+def _read(path: Path, most: int = _MAX_JSON_BYTES) -> tuple[dict, list[Finding]]:
+    """Returns (the JSON object, findings about its form).
 
     Raises:
       FileNotFoundError: the file does not exist.
       OSError, ValueError: it is not a regular file (a link, a pipe, a device), too large, or not a JSON object.
     """
-    return _read(path)[0]
-
-
-def _read(path: Path) -> tuple[dict, list[Finding]]:
-    """Returns (the JSON object, findings about its form). Raises as `load`."""
-    text, faults = read_small(path, _MAX_JSON_BYTES).decode("utf-8"), []
+    text, faults = read_small(path, most).decode("utf-8"), []
     repeated: list[tuple[str, object, object]] = []
     if text.startswith("\ufeff"):
         faults.append(finding("system.bom", ERROR, path, "a JSON object from the first byte on", "EF BB BF"))
@@ -68,8 +71,8 @@ def _read(path: Path) -> tuple[dict, list[Finding]]:
     if not isinstance(content, dict):
         raise ValueError(f"a JSON {type(content).__name__}")
     for key, value, later in repeated[:5]:
-        found = f"{key[:80]}: {shown(value, 60)}, then {shown(later, 60)}"
-        faults.append(finding("system.twice", ADVICE, path, "each field once", found))
+        actual = f"{key[:80]}: {text_of(value, 60)}, then {text_of(later, 60)}"
+        faults.append(finding("system.twice", ADVICE, path, "each field once", actual))
     return content, faults
 
 
@@ -107,12 +110,12 @@ def _fields(path: Path, content: dict, ruleset: str, logged: object) -> Iterator
 
 def _field(path: Path, content: dict, severity: str, problem: str) -> Finding:
     """Builds the finding about one field from the schema's sentence, "name: what is wrong; what to write"."""
-    name, _, said = problem.partition(": ")
-    wrong, _, remedy = said.partition("; ")
-    found = shown(content[name]) if name in content else f"no {name}"
+    name, _, sentence = problem.partition(": ")
+    wrong, _, remedy = sentence.partition("; ")
+    actual = text_of(content[name]) if name in content else f"no {name}"
     names = {"name": name, "problem": wrong, "remedy": remedy or "give it a value"}
-    wanted = remedy.removeprefix("write ").removeprefix("add it: ") or "another value"
-    return finding("system.field", severity, path, wanted, found, **names)
+    expected = remedy.removeprefix("write ").removeprefix("add it: ") or "another value"
+    return finding("system.field", severity, path, expected, actual, **names)
 
 
 def _refused(name: str, content: dict, ruleset: str) -> bool:

@@ -79,10 +79,10 @@ class Outcome(NamedTuple):
         return [finding for finding in self.findings if finding.severity != ERROR]
 
 
-def no_folders(root: Path, found: Verdict | None = None) -> UserError:
+def no_folders(root: Path, verdict: Verdict | None = None) -> UserError:
     """Builds the error about a tree without a folder of runs: why it was not checked, else what to name."""
     reason = "no results/<system>/<benchmark>/ with logs; name the folder above results/"
-    return UserError(f"{root}: {found.reasons[0] if found and found.answer == NOT_CHECKED else reason}")
+    return UserError(f"{root}: {verdict.reasons[0] if verdict and verdict.answer == NOT_CHECKED else reason}")
 
 
 def judge(findings: list[Finding], reasons: list[str], looked_at: bool, practice: bool) -> Verdict:

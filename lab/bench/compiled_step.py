@@ -1,7 +1,6 @@
 """Our step and a JAX peer's of the same network for one TPU core or one GPU, according to the device's compiler.
 
     python -m lab.bench.compiled_step [--target tpu-v3 | h100 | h200 | b200] [--cases resnet ...]
-        [--jax_python PYTHON] [--keep DIR] [--checkout DIR --label NAME]
 
 Both steps are StableHLO and go through systems/compile. This needs no device, and nothing runs. A step is for one
 replica: no exchange, batch norm over its own images, the whole update. The peers are flax's ResNet-50 with optax's SGD
@@ -12,9 +11,7 @@ the same kind of random numbers. For the other networks we found no maintained J
   cycles for calls of the device's random generator.
 - h100: kernels, bytes, copies and loops of the steps of docs/replay.md, in bf16. Without a device XLA cannot choose
   kernels of cuBLAS and cuDNN by timing them, so a real card's program has other kernels for the products.
-- h200, b200: the same of Llama 3.1 8B, for 16 sequences one after another and for one.
-
-`--checkout` compiles the steps of an earlier commit under its own `--label`, beside those that the file has.
+- h200, b200: the same of Llama 3.1 8B, for 16 sequences one after another.
 """
 
 import json
@@ -69,12 +66,8 @@ def _span(images: int) -> str:
     return f"--config.batch_norm_span={images}"
 
 
-_ONE = ("--config.global_batch_size=1", "--config.accumulation_steps=1", "--config.steps_per_block=768")
-
-
 def _llama(system: str) -> dict[str, Case]:
-    variants: dict[str, tuple[str, ...]] = {"16 sequences": (), "1 sequence": _ONE}
-    return {"llama31_8b": Case("Llama 3.1 8B", system, 16, ("--config.division=open",), variants)}
+    return {"llama31_8b": Case("Llama 3.1 8B", system, 16, ("--config.division=open",), {"16 sequences": ()})}
 
 
 _SIZES = [6, 1024, 4096, 16, 33708, 0.1]
@@ -107,10 +100,7 @@ CASES = {
             variants={"hardware": ("--config.dropout_generator=hardware",)},
             jax_transformer=_TOKENS | {"batch": 32, "generator": "rbg"},
         ),
-        "resnet": _gpu(
-            *("ResNet-50, 256 images", "tpu-v3-32", 256, _span(256)),
-            jax_resnet={"batch": 256, "optimizer": "lars"},
-        ),
+        "resnet": _gpu("ResNet-50, 256 images", "tpu-v3-32", 256, _span(256)),
         "ssd": _gpu("SSD-300, 128 images", "tpu-v3-32", 128, _span(128)),
         "tsm_kinetics": _gpu("TSM, 16 clips of 8", "summit-1", 16),
     },
@@ -152,28 +142,32 @@ def compiled(folder: Path, kind: str, keep: Path) -> dict[str, Any]:
     return figures(report, "".join(path.read_text() for path in texts))
 
 
-def _exported(command: list[Any], where: Path) -> None:
-    if subprocess.run(list(map(str, command)), cwd=where).returncode:
-        sys.exit(f"compiled_step: {command[2]} was not exported from {where}; peers need flax (make aot)")
+def _exported(command: list[Any]) -> None:
+    if subprocess.run(list(map(str, command)), cwd=ROOT).returncode:
+        sys.exit(f"compiled_step: {command[2]} was not exported; peers need flax (make aot)")
 
 
-def measured(
-    name: str, kind: str, python: str, keep: Path, checkout: Path = ROOT, label: str = ""
-) -> dict[str, Any]:
-    """Returns our rows and the peers' rows, with the ratio of each peer's estimate to ours; for `label`, ours alone."""
+def measured(name: str, kind: str) -> dict[str, Any]:
+    """Returns our rows and the peers' rows, with the ratio of each peer's estimate to ours."""
     case, rows = CASES[kind][name], {"title": CASES[kind][name].title, "ours": {}, "peers": {}}
     sizes = [f"--config.{field}={case.batch}" for field in ("global_batch_size", "eval_batch_size")]
     with tempfile.TemporaryDirectory() as scratch:
         for variant, flags in case.variants.items():
             folder = Path(scratch) / variant
             flags = [*_ALONE, *_WITHOUT, *sizes, *case.flags, *flags, f"--export={folder}"]
-            _exported([sys.executable, "-m", name, f"--system={case.system}", *flags], checkout)
-            rows["ours"][label or variant] = compiled(folder, kind, keep / f"{name}-{label or variant}")
-        for peer, (variant, module, keywords) in case.peers.items() if not label else ():
+            _exported([sys.executable, "-m", name, f"--system={case.system}", *flags])
+            rows["ours"][variant] = compiled(folder, kind, Path(scratch) / "ours" / variant)
+        for peer, (variant, module, keywords) in case.peers.items():
             folder = Path(scratch) / peer.replace(", ", "-")
-            export = [python, "-m", "lab.bench.contenders.jax_export", module, folder, json.dumps(keywords)]
-            _exported([*export, _PLATFORMS[kind]], ROOT)
-            row = rows["peers"][peer] = compiled(folder, kind, keep / folder.name)
+            export = [
+                "lab.bench.contenders.jax_export",
+                module,
+                folder,
+                json.dumps(keywords),
+                _PLATFORMS[kind],
+            ]
+            _exported([run.compiler_python(_PLATFORMS[kind]), "-m", *export])
+            row = rows["peers"][peer] = compiled(folder, kind, Path(scratch) / "peers" / folder.name)
             if "estimated_ms" in row:
                 row["over_ours"] = row["estimated_ms"] / rows["ours"][variant]["estimated_ms"]
     return rows
@@ -187,23 +181,18 @@ def main() -> None:
     parser = scripts.parser(__doc__, "compiled_step.json")
     parser.add_argument("--target", choices=CASES, default="tpu-v3", help="kind of device; default: tpu-v3")
     parser.add_argument("--cases", nargs="+", help="default: all of the target")
-    parser.add_argument("--jax_python", help="an interpreter with jax and flax; default: this one")
-    parser.add_argument("--keep", type=Path, help="put the optimized programs' text here")
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose steps; default: this one's")
-    parser.add_argument("--label", default="", help="of the checkout's rows")
     options = parser.parse_args()
-    python = options.jax_python or run.compiler_python(_PLATFORMS[options.target])
     result = json.loads(options.output.read_text()) if options.output.exists() else {"cases": {}}
     about = {**head(), "compiler": run.versions(_PLATFORMS[options.target])}
     for name in options.cases or CASES[options.target]:
-        with tempfile.TemporaryDirectory() as scratch:
-            keep = options.keep or Path(scratch)
-            rows = measured(name, options.target, python, keep, options.checkout, options.label)
+        rows = measured(name, options.target)
         before = result["cases"].get(f"{options.target}/{name}", {"ours": {}, "peers": {}})
         for side in ("ours", "peers"):
             for row, values in rows[side].items():
-                said = [f"{values['estimated_ms']:.1f} ms by cycles"] if "cycles" in values else None
-                print("\n".join([f"{rows['title']}: {row}", *(said or launches.lines(values))]), flush=True)
+                estimates = [f"{values['estimated_ms']:.1f} ms by cycles"] if "cycles" in values else None
+                print(
+                    "\n".join([f"{rows['title']}: {row}", *(estimates or launches.lines(values))]), flush=True
+                )
             rows[side] = before[side] | rows[side]
         result["cases"][f"{options.target}/{name}"] = about | rows
         write(result, options.output)

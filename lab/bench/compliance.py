@@ -46,7 +46,9 @@ def _measure(command: list[str], text: str = "") -> tuple[float, float, float]:
 
 def _compare(rounds: int, ours: list[str], theirs: list[str], text: str = "") -> dict:
     sides = {"ours": (ours, ""), "stock": (theirs, text)}
-    measured = alternate({side: functools.partial(_measure, *given) for side, given in sides.items()}, rounds)
+    measured = alternate(
+        {side: functools.partial(_measure, *arguments) for side, arguments in sides.items()}, rounds
+    )
     return {
         side: {
             "seconds": round(statistics.median(row[0] for row in rows), 3),

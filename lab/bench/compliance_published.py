@@ -1,11 +1,10 @@
 """Compares our judgment of published logs and trees with the stock tools'.
 
-`python -m lab.bench.compliance_published FOLDER [--trees] [--most_logs N] [--stock FILE] [-o FILE]`: FOLDER holds
-checkouts of the public repositories mlcommons/training_results_v0.6 ... v5.1 (or folders vX.Y of submitters). Without
---trees, both checkers judge each `result_*.txt` below `ORG/results/` with the ruleset of its round. With it, the stock
+`python -m lab.bench.compliance_published FOLDER [--trees] [--most_logs N] [-o FILE]`: FOLDER holds checkouts of the
+public repositories mlcommons/training_results_v0.6 ... v5.1 (or folders vX.Y of submitters). Without --trees, both
+checkers judge each `result_*.txt` below `ORG/results/` with the ruleset of its round. With it, the stock
 package_checker, rcp_checker, repo_checker and result_summarizer judge each submitter's folder, a copy because they
-write scaling.json. The stock checker takes most of the time; --stock keeps its verdicts on logs in a file, so that an
-interrupted run can resume, and a second run repeats only our side. The file has counts and every difference, by class.
+write scaling.json. The stock checker takes most of the time. The file has counts and every difference, by class.
 """
 
 import contextlib
@@ -30,7 +29,6 @@ from compliance.submission import summary, tree_params
 from compliance.submission.tree import judge_tree
 from lab.bench.harness import scripts, stock_checker
 from lab.bench.harness.scripts import RESULTS, head, write
-from lab.bench.harness.stock_checker import Stock, Verdicts
 
 # Our rules -> the kinds of the stock tools' errors.
 _OUR_KINDS = {
@@ -69,17 +67,17 @@ class Pair(NamedTuple):
     why: str
 
 
-def judge(task: tuple[str, str, Stock | None]) -> tuple[Pair, Stock]:
-    """Returns both verdicts on a log, and the stock checker's in full; runs the stock checker if none is given."""
-    path, ruleset, theirs = task
+def judge(task: tuple[str, str]) -> Pair:
+    """Returns both verdicts on a log."""
+    path, ruleset = task
     ours = check_log(path, ruleset)
-    theirs = theirs or stock_checker.judged(path, ruleset, stock_checker.config(path, ruleset))
+    theirs = stock_checker.judged(path, ruleset, stock_checker.config(path, ruleset))
     why = ""
     if ours.passes != (theirs.verdict == "pass"):
         errors = sorted({finding.rule for finding in ours.findings if finding.severity == ERROR})
         message = f": {theirs.message}" if theirs.message else ""
         why = f"ours {', '.join(errors) or 'passes'}; stock {theirs.verdict}{message}"
-    return Pair(path, ruleset.removesuffix(".0"), ours.passes, theirs.verdict, why), theirs
+    return Pair(path, ruleset.removesuffix(".0"), ours.passes, theirs.verdict, why)
 
 
 def of_logs(pairs: list[Pair], folder: Path) -> dict:
@@ -97,20 +95,16 @@ def of_logs(pairs: list[Pair], folder: Path) -> dict:
     return {"rounds": {name: dict(counts) for name, counts in sorted(rounds.items())}, "classes": classes}
 
 
-def _compare_logs(options, verdicts: Verdicts) -> None:
-    paths = [
+def _compare_logs(options) -> None:
+    tasks = [
         (str(path), ruleset)
         for org, ruleset in submitters(options.folder)
         for path in sorted((org / "results").rglob("result_*.txt"))
         if path.is_file()
     ]
-    tasks = [(path, name, verdicts.get(path, stock_checker.config(path, name))) for path, name in paths]
-    pairs = []
     with ProcessPoolExecutor(options.processes, initializer=stock_checker.make_fast) as pool:
         done = pool.map(judge, tasks, chunksize=16)
-        for pair, theirs in tqdm(done, total=len(tasks), unit=" logs", mininterval=10):
-            pairs.append(pair)
-            verdicts.add(pair.path, stock_checker.config(pair.path, f"{pair.round}.0"), theirs)
+        pairs = list(tqdm(done, total=len(tasks), unit=" logs", mininterval=10))
     result = of_logs(pairs, options.folder)
     for name, counts in result["rounds"].items():
         print(f"v{name}: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
@@ -163,30 +157,30 @@ def compare(org: Path, ruleset: str) -> dict:
 def _compare_folder(
     result: summary.Result, ruleset: str, flags: frozenset[str], counts: Counter, differences: list
 ) -> None:
-    folder, mine = result.folder, result.card.score
+    folder, our_score = result.folder, result.card.score
     name = f"{folder.system}/{folder.benchmark}"
-    given = (folder.path / "scaling.json").is_file()
-    score = stock_checker.score(folder.path, ruleset) if given else None
+    has_scaling = (folder.path / "scaling.json").is_file()
+    score = stock_checker.score(folder.path, ruleset) if has_scaling else None
     if folder.convergence is not None:
         theirs, ours = stock_checker.convergence(folder.path, ruleset, flags), folder.convergence.verdict
         counts.update(convergence=1, convergence_same=int(theirs == ours))
         if theirs != ours:
             differences.append(["convergence", name, ours, theirs])
-    score = score if given else stock_checker.score(folder.path, ruleset)
-    same = (mine is None and score is None) or (
-        isinstance(score, float) and mine is not None and abs(score - mine) <= 1e-9 * abs(score)
+    score = score if has_scaling else stock_checker.score(folder.path, ruleset)
+    same = (our_score is None and score is None) or (
+        isinstance(score, float) and our_score is not None and abs(score - our_score) <= 1e-9 * abs(score)
     )
     counts.update(scores=1, scores_same=int(same))
     if not same:
-        differences.append(["score", name, result.card.why if mine is None else mine, score])
+        differences.append(["score", name, result.card.why if our_score is None else our_score, score])
 
 
-def _compare_trees(options, verdicts: Verdicts) -> None:
+def _compare_trees(options) -> None:
     """Writes the file after each tree, so that an interrupted run can resume."""
     output = options.output or RESULTS / "compliance_trees.json"
     done = json.loads(output.read_text())["trees"] if output.is_file() else []
     rows = {(row["round"], row["submitter"]): row for row in done}
-    stock_checker.ask(verdicts.verdict)
+    stock_checker.judge_once()
     counted = [
         (sum(1 for _ in org.glob("results/*/*/result_*")), org, name)
         for org, name in submitters(options.folder)
@@ -203,10 +197,9 @@ def main() -> None:
     parser.add_argument("--trees", action="store_true", help="compare the judgment of whole trees")
     parser.add_argument("--most_logs", type=int, default=100, help="of a tree (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--stock", type=Path, help="where the stock checker's verdicts on logs are kept")
     parser.add_argument("-o", "--output", type=Path)
     options = scripts.with_folder(parser, "the folder with training_results_v0.6 ... v5.1")
-    (_compare_trees if options.trees else _compare_logs)(options, Verdicts(options.stock))
+    (_compare_trees if options.trees else _compare_logs)(options)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ UNDISTURBED = 2 * EPOCH  # A run that goes on for so many steps after a fault is
 KINDS: dict[str, tuple[int, str, int]] = {
     "killed": (signal.SIGKILL, "was killed by SIGKILL", 0),
     "frozen": (signal.SIGSTOP, "is frozen", 0),
-    "exception": (signal.SIGUSR1, "failed: ArithmeticError: an injected fault|ended with exit status", 0),
+    "exception": (faulty.RAISE, "failed: ArithmeticError: an injected fault|ended with exit status", 0),
     "aborted": (signal.SIGABRT, "was killed by SIGABRT", 0),
     "segmentation fault": (signal.SIGSEGV, "was killed by SIGSEGV", 0),
     "terminated": (signal.SIGTERM, "(was killed by|received|failed:) SIGTERM|SIGTERM during", 143),
@@ -171,16 +171,16 @@ class Chain:
             self.run = self._start()
             self._until(lambda: False)
             self.run.close()
-        equal, left = weights(self._folder) == usual != "", len(launched.marked(self.run.mark))
+        equal, survivors = weights(self._folder) == usual != "", len(launched.marked(self.run.mark))
         for outcome in self.outcomes.values():
             expected = outcome.pop("expected")
-            ended = equal and code in (1, KINDS["terminated"][2]) and (not expected or code == expected)
+            as_expected = equal and code in (1, KINDS["terminated"][2]) and (not expected or code == expected)
             outcome |= {
                 "hung": code is None,
                 "status": code,
                 "equal": equal,
-                "left": left,
-                "as_it_should": ended,
+                "left": survivors,
+                "as_it_should": as_expected,
             }
 
 

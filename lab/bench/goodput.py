@@ -51,11 +51,11 @@ def measure(
 
     Raises RuntimeError if no checkpoint came, or an undisturbed run ended.
     """
-    run, chosen, faults = start(), random.Random(seed), list[dict[str, Any]]()
+    run, rng, faults = start(), random.Random(seed), list[dict[str, Any]]()
     try:
-        begun = time.monotonic()
+        started = time.monotonic()
         while not run.newest():
-            if run.launcher.poll() is not None or time.monotonic() > begun + FIRST_SECONDS:
+            if run.launcher.poll() is not None or time.monotonic() > started + FIRST_SECONDS:
                 raise RuntimeError(f"no checkpoint: {run.text[-2000:]}")
             time.sleep(POLL_SECONDS)
         began, first, kinds = time.monotonic(), run.newest(), itertools.cycle(KINDS)
@@ -69,7 +69,7 @@ def measure(
                 faults[-1]["seconds_lost"] = round(now - faults[-1]["at"], 1)
             due = mode != "undisturbed" and now >= every * (len(faults) + 1)
             if due and (pids := run.pids()):
-                kind, rank = next(kinds), chosen.choice(sorted(pids))
+                kind, rank = next(kinds), rng.choice(sorted(pids))
                 if kind == "partition":
                     cut()
                 else:
@@ -96,20 +96,20 @@ def main() -> None:
     with launched.digits() as data:
         for backend, mode in itertools.product(options.backends, options.modes):
             with tempfile.TemporaryDirectory() as name, launched.network() as network:
-                own = {**head(), "replicas": options.replicas, "every": options.every, "cut": options.cut}
+                row = {**head(), "replicas": options.replicas, "every": options.every, "cut": options.cut}
                 start = functools.partial(
                     launched.Launched, Path(name), data, backend, options.replicas, MODES[mode], *RUN,
                     f"--checkpoint_dir={name}/c", prefix=("ip", "netns", "exec", network),
                 )  # fmt: skip
                 cut = functools.partial(launched.cut, network, options.cut)
-                own |= measure(start, mode, options.seconds, options.every, cut)
-            result["runs"].setdefault(backend, {})[mode] = own
+                row |= measure(start, mode, options.seconds, options.every, cut)
+            result["runs"].setdefault(backend, {})[mode] = row
             print(
                 backend,
                 mode,
-                own["steps"],
+                row["steps"],
                 "steps",
-                [f.get("seconds_lost") for f in own["faults"]],
+                [f.get("seconds_lost") for f in row["faults"]],
                 flush=True,
             )
             write(result, options.output)

@@ -36,33 +36,33 @@ def fit(rows: Sequence[Score], start: Mapping[str, float] = START) -> dict[str, 
     """
     from scipy.optimize import minimize
 
-    chosen = sorted(np.random.default_rng(0).permutation(len(rows))[:_SAMPLE])
-    some, names, numbers = [rows[i] for i in chosen], list(START), dict(start)
-    at = law.points(some)
-    left = law.goal(some, at)
+    sample = sorted(np.random.default_rng(0).permutation(len(rows))[:_SAMPLE])
+    sample_rows, names, numbers = [rows[i] for i in sample], list(START), dict(start)
+    at = law.points(sample_rows)
+    goal = law.goal(sample_rows, at)
     for _ in range(_ROUNDS):
-        weights = Law.fit(some, numbers).weights
+        weights = Law.fit(sample_rows, numbers).weights
 
         def cost(logs: np.ndarray, weights: np.ndarray = weights) -> tuple[float, np.ndarray]:
-            value, gradient = likelihood(at, left, weights, dict(zip(names, np.exp(logs))))
-            away = (logs - np.log([START[name] for name in names])) / _WIDE**2
-            return away @ away * _WIDE**2 / 2 - value, away - np.array([gradient[name] for name in names])
+            value, gradient = likelihood(at, goal, weights, dict(zip(names, np.exp(logs))))
+            pull = (logs - np.log([START[name] for name in names])) / _WIDE**2
+            return pull @ pull * _WIDE**2 / 2 - value, pull - np.array([gradient[name] for name in names])
 
         begin = np.log([numbers[name] for name in names])
-        found = minimize(cost, begin, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
-        numbers = dict(zip(names, map(float, np.exp(found.x))))
+        optimum = minimize(cost, begin, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
+        numbers = dict(zip(names, map(float, np.exp(optimum.x))))
     return {name: float(f"{value:.4g}") for name, value in numbers.items()}
 
 
 def likelihood(
-    at: Points, left: np.ndarray, weights: np.ndarray, numbers: Mapping[str, float]
+    at: Points, goal: np.ndarray, weights: np.ndarray, numbers: Mapping[str, float]
 ) -> tuple[float, dict[str, float]]:
     """(ln of the marginal likelihood of the law's left sides [rows], its gradient by the numbers' logarithms)."""
     total = np.diag(numbers["noise"] ** 2 / weights)
     for name, matrix in law.parts(at, at, numbers):
         total += (numbers[name] ** 2 if name else 1.0) * matrix
     inverse = np.linalg.inv(total)
-    centered = left - left.mean()
+    centered = goal - goal.mean()
     pull = inverse @ centered
     value = -0.5 * (centered @ pull + np.linalg.slogdet(total)[1])
     slope = np.outer(pull, pull) - inverse

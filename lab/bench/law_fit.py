@@ -69,25 +69,25 @@ def look_up(row: Score, rows: Iterable[Score]) -> dict[str, float]:
     """
     of_benchmark = [other for other in rows if other.benchmark == row.benchmark]
     same = [other for other in of_benchmark if other.chip == row.chip]
-    found = {}
+    minutes_of = {}
     if usual := middle(row.benchmark, row.chip, row.accelerators, row.year, same):
-        found["same count"] = usual
+        minutes_of["same count"] = usual
 
     def apart(other: Score) -> tuple[float, float]:
         return abs(math.log(other.accelerators / row.accelerators)), abs(other.year - row.year)
 
     if same:
-        near = min(same, key=apart)
-        found["nearest count"] = near.minutes * near.accelerators / row.accelerators
-    own = [other for other in same if (other.org, other.accelerators) == (row.org, row.accelerators)]
-    if own:
-        found["same submitter"] = min(own, key=lambda other: abs(other.year - row.year)).minutes
+        score = min(same, key=apart)
+        minutes_of["nearest count"] = score.minutes * score.accelerators / row.accelerators
+    of_submitter = [other for other in same if (other.org, other.accelerators) == (row.org, row.accelerators)]
+    if of_submitter:
+        minutes_of["same submitter"] = min(of_submitter, key=lambda other: abs(other.year - row.year)).minutes
     if of_benchmark:
-        near = min(same or of_benchmark, key=apart)
-        faster = law.speed_of(accelerators.table()[near.chip]) - law.speed_of(accelerators.table()[row.chip])
-        scaled = near.minutes * (near.accelerators / row.accelerators) ** _SLOWER * math.exp(faster)
-        found["simple rule"] = found.get("same count", scaled)
-    return {name: math.log(row.minutes / minutes) for name, minutes in found.items()}
+        score = min(same or of_benchmark, key=apart)
+        faster = law.speed_of(accelerators.table()[score.chip]) - law.speed_of(accelerators.table()[row.chip])
+        scaled = score.minutes * (score.accelerators / row.accelerators) ** _SLOWER * math.exp(faster)
+        minutes_of["simple rule"] = minutes_of.get("same count", scaled)
+    return {name: math.log(row.minutes / minutes) for name, minutes in minutes_of.items()}
 
 
 def _tested(one: Law, rows: Sequence[Score], others: Sequence[Score]) -> list[Tested]:
@@ -95,23 +95,23 @@ def _tested(one: Law, rows: Sequence[Score], others: Sequence[Score]) -> list[Te
     chip = accelerators.table()[rows[0].chip] | {"name": rows[0].chip}
     tests = []
     for year in sorted({row.year for row in rows}):
-        mine = [row for row in rows if row.year == year]
-        sizes = sorted({row.accelerators for row in mine})
-        logs, deviation = one.curve(mine[0].benchmark, chip, sizes, year)
+        of_year = [row for row in rows if row.year == year]
+        sizes = sorted({row.accelerators for row in of_year})
+        logs, deviation = one.curve(of_year[0].benchmark, chip, sizes, year)
         at = {size: (log, spread) for size, log, spread in zip(sizes, logs, deviation)}
-        for row in mine:
+        for row in of_year:
             log, spread = at[row.accelerators]
-            far = distance(row.benchmark, row.chip, row.accelerators, others)
+            how_far = distance(row.benchmark, row.chip, row.accelerators, others)
             wrong = math.log(row.minutes) - log
-            tests.append(Tested(row, wrong, float(spread), far, look_up(row, others)))
+            tests.append(Tested(row, wrong, float(spread), how_far, look_up(row, others)))
     return tests
 
 
 def _groups(rows: Iterable[Any], key: Callable[[Any], Any]) -> list[list[Any]]:
-    found: dict[Any, list[Any]] = {}
+    groups: dict[Any, list[Any]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return list(found.values())
+        groups.setdefault(key(row), []).append(row)
+    return list(groups.values())
 
 
 def later(numbers: Mapping[str, float] | None = None, only: Sequence[str] = ()) -> list[Tested]:
@@ -125,12 +125,12 @@ def later(numbers: Mapping[str, float] | None = None, only: Sequence[str] = ()) 
         if only and name not in only:
             continue
         earlier = [row for row in scores.rows() if row.year < year]
-        seen = [row.benchmark for row in earlier]
-        mine = [r for r in scores.rows() if r.round == name and seen.count(r.benchmark) >= _FEWEST]
-        if mine:
+        benchmarks = [row.benchmark for row in earlier]
+        of_round = [r for r in scores.rows() if r.round == name and benchmarks.count(r.benchmark) >= _FEWEST]
+        if of_round:
             fitted = numbers or kernel_fit.fit(earlier, fitted)
             one, widths = Law.fit(earlier, fitted), widths_of(tests)
-            for rows in _groups(mine, lambda row: (row.benchmark, row.chip)):
+            for rows in _groups(of_round, lambda row: (row.benchmark, row.chip)):
                 tests += [dataclasses.replace(t, widths=widths) for t in _tested(one, rows, earlier)]
     return tests
 
@@ -153,15 +153,15 @@ def left_out(whole: Law, group: str, widths: tuple[float, ...]) -> list[Tested]:
     key, everywhere = GROUPS[group]
     tests = []
     for members in _groups(range(len(rows)), lambda i: (key(rows[i]), everywhere or rows[i].benchmark)):
-        own = np.linalg.inv(inverse[np.ix_(members, members)])
-        wrong = own @ pull[members]
-        variance = np.diag(own) - noise / whole.weights[members] + noise
-        gone = set(members)
-        others = [row for i, row in enumerate(rows) if i not in gone]
+        covariance = np.linalg.inv(inverse[np.ix_(members, members)])
+        wrong = covariance @ pull[members]
+        variance = np.diag(covariance) - noise / whole.weights[members] + noise
+        excluded = set(members)
+        others = [row for i, row in enumerate(rows) if i not in excluded]
         for i, error, spread in zip(members, wrong, np.sqrt(np.maximum(variance, 1e-9))):
             row = rows[i]
-            far = distance(row.benchmark, row.chip, row.accelerators, others)
-            tests.append(Tested(row, float(error), float(spread), far, look_up(row, others), widths))
+            how_far = distance(row.benchmark, row.chip, row.accelerators, others)
+            tests.append(Tested(row, float(error), float(spread), how_far, look_up(row, others), widths))
     return tests
 
 
@@ -197,20 +197,20 @@ def coverage(tests: Sequence[Tested]) -> dict[str, dict[str, list[float]]]:
         "accelerators": lambda t: next(name for most, name in sizes if t.row.accelerators <= most),
         "accelerator": lambda t: "its first round" if t.row.year == first[t.row.chip] else "a later round",
     }
-    known = [t for t in tests if t.widths]
+    with_widths = [t for t in tests if t.widths]
     shares: dict[str, dict[str, list[float]]] = {}
     for way, key in ways.items():
-        for mine in _groups(known, key):
-            wide = sum(abs(t.wrong) <= t.widths[1] * t.deviation for t in mine)
-            share = [round(x / len(mine), 3) for x in (sum(t.inside for t in mine), wide)]
-            shares.setdefault(way, {})[key(mine[0])] = [len(mine), *share]
+        for group in _groups(with_widths, key):
+            wide = sum(abs(t.wrong) <= t.widths[1] * t.deviation for t in group)
+            share = [round(x / len(group), 3) for x in (sum(t.inside for t in group), wide)]
+            shares.setdefault(way, {})[key(group[0])] = [len(group), *share]
     return shares
 
 
-def refit(numbers: Mapping[str, float] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The contents of data/law.json and of data/errors.json; `numbers`: the kernel's, None fits them."""
-    tests = later(numbers)
-    kernel, widths = numbers or kernel_fit.fit(scores.rows()), widths_of(tests)
+def refit() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The contents of data/law.json and of data/errors.json, from the published scores."""
+    tests = later(None)
+    kernel, widths = kernel_fit.fit(scores.rows()), widths_of(tests)
     whole = Law.fit(scores.rows(), kernel)
     content = {
         "kernel": dict(kernel),
@@ -229,7 +229,7 @@ def refit(numbers: Mapping[str, float] | None = None) -> tuple[dict[str, Any], d
             NEWEST: summary([t for t in tests if t.row.round == newest]),
             **{group: summary(left_out(whole, group, widths)) for group in GROUPS},
         },
-        "distance": {name: summary(mine) for name, mine in by_distance.items()},
+        "distance": {name: summary(group) for name, group in by_distance.items()},
         "coverage": coverage(tests),
     }
     return content, wrong

@@ -2,7 +2,7 @@
 
 A block is one training step and an evaluation of a tiny preset, so that anything a block leaks stands out.
 
-    python -m lab.bench.long_run [--benchmarks mnist resnet] [--blocks N] [--quick]
+    python -m lab.bench.long_run [--benchmarks mnist resnet] [--blocks N]
     python -m lab.bench.long_run --backends multiworker pjrt horovod [--processes 2 4] [--steps N]
 
 The second form watches every process of a run under the launcher; results that the file has are kept.
@@ -24,7 +24,7 @@ from lab.bench.harness.scripts import head, write
 BLOCKS = 1000
 
 
-class Held(NamedTuple):
+class Holdings(NamedTuple):
     """What this process holds: resident memory, open files, system threads and Python threads."""
 
     kilobytes: int
@@ -33,11 +33,11 @@ class Held(NamedTuple):
     python_threads: int
 
 
-def held(pid: int | str = "self") -> Held:
+def holdings(pid: int | str = "self") -> Holdings:
     """Reads /proc of a process; of this one after a garbage collection."""
     gc.collect()
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return Held(
+    return Holdings(
         int(lines["VmRSS"].split()[0]),
         len(os.listdir(f"/proc/{pid}/fd")),
         int(lines["Threads"]),
@@ -64,12 +64,12 @@ def measure(benchmark: str, blocks: int, every: int) -> list[dict[str, Any]]:
         tiny.generate(Path(folder))
         task = benchmarks.module(benchmark, "task").Task(config, folder)
 
-        class Holdings(Listener):
+        class Watch(Listener):
             def on_event(self, event: events.Event) -> None:
-                if isinstance(event, events.Evaluated) and (event.block.index + 1) % every == 0:
-                    rows.append({"blocks": event.block.index + 1, **held()._asdict()})
+                if isinstance(event, events.Evaluated) and (event.interval.index + 1) % every == 0:
+                    rows.append({"blocks": event.interval.index + 1, **holdings()._asdict()})
 
-        Loop(Programs(task, replicas.make(config)), [Holdings()]).run()
+        Loop(Programs(task, replicas.make(config)), [Watch()]).run()
     return rows
 
 
@@ -88,8 +88,8 @@ def soak(backend: str, processes: int, steps: int, data: Path) -> list[dict[str,
             while run.launcher.poll() is None:
                 time.sleep(0.5)
                 if marks and (done := run.steps()) >= marks[0]:
-                    worst = [max(values) for values in zip(*map(held, run.pids().values()))]
-                    rows.append({"steps": done, **dict(zip(Held._fields[:3], worst))})
+                    worst = [max(values) for values in zip(*map(holdings, run.pids().values()))]
+                    rows.append({"steps": done, **dict(zip(Holdings._fields[:3], worst))})
                     print(backend, processes, rows[-1], flush=True)
                     marks.pop(0)
             if marks:
@@ -106,7 +106,6 @@ def main() -> None:
     parser.add_argument("--backends", nargs="+", default=[], choices=launched.BACKENDS)
     parser.add_argument("--processes", nargs="+", type=int, default=[2])
     parser.add_argument("--steps", type=int, default=20_000)
-    scripts.add_quick(parser)
     options = parser.parse_args()
     if options.backends:
         result = json.loads(options.output.read_text()) if options.output.exists() else head()
@@ -115,18 +114,16 @@ def main() -> None:
                 for count in options.processes:
                     rows = soak(backend, count, options.steps, data)
                     result.setdefault("processes", {}).setdefault(backend, {})[str(count)] = rows
-                    if not options.quick:
-                        write(result, options.output)
+                    write(result, options.output)
         return
-    blocks = 20 if options.quick else options.blocks
+    blocks = options.blocks
     result: dict[str, Any] = {**head(), "settings": {"blocks": blocks}, "benchmarks": {}}
     for benchmark in options.benchmarks:
         rows = measure(benchmark, blocks, max(1, blocks // 10))
         result["benchmarks"][benchmark] = rows
         for row in rows:
             print(benchmark, *(f"{name} {value:,}" for name, value in row.items()), flush=True)
-    if not options.quick:
-        write(result, options.output)
+    write(result, options.output)
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ def speeds(place: Path, name: str) -> tuple[dict[str, Any], Counter]:
         org, system = folder.relative_to(place).parts[0], folder.parts[-2]
         score = published_score(ruleset, org, system, run.benchmark)
         if score and batches[0].mean:
-            said = plan_time.from_speed(run.benchmark, ruleset, batches[0], speed)
-            means.append((math.log(said.minutes / score), said.low <= score <= said.high))
+            plan = plan_time.from_speed(run.benchmark, ruleset, batches[0], speed)
+            means.append((math.log(plan.minutes / score), plan.low <= score <= plan.high))
     inside = sum(within for _, within in means) / len(means) if means else None
     wrong = [error for error, _ in means]
     return {
@@ -94,20 +94,20 @@ def later() -> Iterator[dict[str, Any]]:
             chip = accelerators.table()[name] | {"name": name}
             machine = Machine(row["system"], many, min(many, chip["per_node"]), chip)
             size = int(float(row["global_batch_size"] or 0))
-            said = plan_time.from_scores(row["benchmark"], ruleset, machine, fitted)
-            known = {
+            plan = plan_time.from_scores(row["benchmark"], ruleset, machine, fitted)
+            by_size = {
                 one.size: one
                 for one in plan_round.batches(row["benchmark"], ruleset, None, [size] if size else [])
             }
-            if said and size:
-                said = plan_time.with_batch(said, row["benchmark"], ruleset, machine, known[size])
+            if plan and size:
+                plan = plan_time.with_batch(plan, row["benchmark"], ruleset, machine, by_size[size])
             minutes = float(row["score_minutes"])
             yield {
                 "org": row["org"], "benchmark": row["benchmark"], "accelerators": f"{many} x {name}",
                 "minutes": minutes,
-                "plan": said and [round(x, 2) for x in (said.minutes, said.low, said.high)],
-                "inside": said and said.low <= minutes <= said.high,
-                "batch": size or None, "admitted": known[size].admitted if size else None,
+                "plan": plan and [round(x, 2) for x in (plan.minutes, plan.low, plan.high)],
+                "inside": plan and plan.low <= minutes <= plan.high,
+                "batch": size or None, "admitted": by_size[size].admitted if size else None,
                 "point": size in {point.batch for point in rcp.pruned(row["benchmark"], ruleset)} if size else None,
             }  # fmt: skip
 

@@ -68,6 +68,7 @@ def run(folder: Path, manifest: dict, program: dict, options: argparse.Namespace
 
     device, precision = jax.devices()[0], manifest["precision"]
     replay = Replay(folder, manifest, program)
+    replay.compile()
     report = {"program": program["name"], "chooses": manifest.get("chooses", False), **replay.check()}
     computed_by = (program["reference"] or {}).get("computed_by", "")
     same = device.platform == "cpu" and "CPU" in computed_by
@@ -111,8 +112,8 @@ def main() -> None:
     programs = [p for p in manifest["programs"] if options.program in (p["name"], None)]
     programs = programs if options.program else [p for p in programs if p["kind"] == "train"]
     if not programs:
-        known = ", ".join(p["name"] for p in manifest["programs"])
-        reason = manifest["refused"].get(options.program, f"known: {known}")
+        names = ", ".join(p["name"] for p in manifest["programs"])
+        reason = manifest["refused"].get(options.program, f"known: {names}")
         sys.exit(f"error: --program={options.program}: not in {options.folder}; {reason}")
     device = devices(manifest["num_replicas"], manifest["precision"])[0]
     about = {

@@ -5,7 +5,8 @@
 Each set is a part of one that docs/studies.md names, or is generated. A run that takes longer is stopped. The baseline
 is that of `timetotrain data`: the most frequent class or a regression, the median box, the nearest sentence. The peer
 of pictures and of the middle frames of clips is the better of the k nearest neighbors of a thumbnail and a small
-network of Keras that trains as long as ours. Measuring a set again replaces its row in the result file.
+network of Keras that trains as long as ours, and is evaluated as often. Measuring a set again replaces its row in the
+result file.
 """
 
 import csv
@@ -45,8 +46,8 @@ _SIDE, _NEIGHBORS, _BATCH = (
 )  # Pixels of a thumbnail's side, neighbors that vote, pictures in a batch.
 
 
-def _digits(train: int, held: int, folder: Path) -> list[Path]:
-    for part, split, count in (("train", "train", train), ("val", "test", held)):
+def _digits(train: int, evaluation: int, folder: Path) -> list[Path]:
+    for part, split, count in (("train", "train", train), ("val", "test", evaluation)):
         images, labels = idx.load(data.unpack("mnist"), split)
         for i in range(count):
             place = folder / part / str(labels[i])
@@ -55,9 +56,9 @@ def _digits(train: int, held: int, folder: Path) -> list[Path]:
     return [folder]
 
 
-def _photographs(classes: int, train: int, held: int, folder: Path) -> list[Path]:
+def _photographs(classes: int, train: int, evaluation: int, folder: Path) -> list[Path]:
     source = data.unpack("tiny_imagenet_20")
-    for part, count in (("train", train), ("val", held)):
+    for part, count in (("train", train), ("val", evaluation)):
         for label in sorted((source / part).iterdir())[:classes]:
             (folder / part / label.name).mkdir(parents=True)
             for picture in sorted(label.rglob("*.JPEG"))[:count]:
@@ -65,12 +66,12 @@ def _photographs(classes: int, train: int, held: int, folder: Path) -> list[Path
     return [folder]
 
 
-def _clips(classes: int, train: int, held: int, folder: Path) -> list[Path]:
+def _clips(classes: int, train: int, evaluation: int, folder: Path) -> list[Path]:
     source = data.unpack("ucf101_10_128")
     every = list(csv.DictReader((source / "metadata/clips.csv").read_text(encoding="utf-8").splitlines()))
     rows = []
     for label in sorted({row["label"] for row in every})[:classes]:
-        for part, count in (("train", train), ("test", held)):
+        for part, count in (("train", train), ("test", evaluation)):
             rows += [row for row in every if (row["label"], row["split"]) == (label, part)][:count]
     for row in rows:
         (folder / row["path"]).parent.mkdir(parents=True, exist_ok=True)
@@ -87,10 +88,10 @@ def _sentences(count: int, folder: Path) -> list[Path]:
     return paths
 
 
-def _stripes(train: int, held: int, folder: Path) -> list[Path]:
+def _stripes(train: int, evaluation: int, folder: Path) -> list[Path]:
     """Generated: noisy stripes of four directions, which are the classes."""
     rng, (y, x) = np.random.default_rng(5), np.mgrid[:64, :64]
-    for part, count in (("train", train), ("val", held)):
+    for part, count in (("train", train), ("val", evaluation)):
         for number in range(count):
             angle = np.pi * (number % 4) / 4
             waves = np.sin(
@@ -103,10 +104,10 @@ def _stripes(train: int, held: int, folder: Path) -> list[Path]:
     return [folder]
 
 
-def _annotated(name: str, files: tuple[str, str], train: int, held: int, folder: Path) -> list[Path]:
+def _annotated(name: str, files: tuple[str, str], train: int, evaluation: int, folder: Path) -> list[Path]:
     """A part of a COCO set: the first pictures of each split."""
     source = data.unpack(name)
-    for part, file, count in zip(("train", "val"), files, (train, held)):
+    for part, file, count in zip(("train", "val"), files, (train, evaluation)):
         content = json.loads((source / file).read_text(encoding="utf-8"))
         content["images"] = content["images"][:count]
         ids = {image["id"] for image in content["images"]}
@@ -118,9 +119,9 @@ def _annotated(name: str, files: tuple[str, str], train: int, held: int, folder:
     return [folder]
 
 
-def _figures(train: int, held: int, folder: Path) -> list[Path]:
+def _figures(train: int, evaluation: int, folder: Path) -> list[Path]:
     """Generated: overlapping figures with boxes and masks."""
-    figures = drawing.Pictures(train_images=train, eval_images=held)
+    figures = drawing.Pictures(train_images=train, eval_images=evaluation)
     for part in ("train", "val"):
         content, encoded = drawing.annotations(figures, part)
         (folder / part).mkdir()
@@ -180,15 +181,17 @@ def _examples(folder: Path, part: str) -> tuple[np.ndarray, list[str]]:
     return np.stack(list(map(_thumbnail, paths))), labels
 
 
-def _neighbors(x: np.ndarray, y: np.ndarray, held: np.ndarray, classes: int) -> np.ndarray:
-    flat, asked = x.reshape(len(x), -1), held.reshape(len(held), -1)
-    distances = (asked**2).sum(1)[:, None] - 2 * asked @ flat.T + (flat**2).sum(1)
+def _neighbors(x: np.ndarray, y: np.ndarray, held_out: np.ndarray, classes: int) -> np.ndarray:
+    flat, queries = x.reshape(len(x), -1), held_out.reshape(len(held_out), -1)
+    distances = (queries**2).sum(1)[:, None] - 2 * queries @ flat.T + (flat**2).sum(1)
     votes = y[np.argsort(distances, axis=1, kind="stable")[:, :_NEIGHBORS]]
     return np.array([np.bincount(row, minlength=classes).argmax() for row in votes])
 
 
-def _network(x: np.ndarray, y: np.ndarray, held: np.ndarray, right: np.ndarray, seconds: float) -> float:
-    """Trains a network of Keras for `seconds`; returns the best accuracy after an epoch, as ours is counted."""
+def _network(
+    x: np.ndarray, y: np.ndarray, held_out: np.ndarray, right: np.ndarray, seconds: float, evaluations: int
+) -> float:
+    """Trains a network of Keras for `seconds`; returns the best accuracy of `evaluations`, as often as ours has."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -202,23 +205,30 @@ def _network(x: np.ndarray, y: np.ndarray, held: np.ndarray, right: np.ndarray, 
     model = keras.Sequential(layers)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss, metrics=["accuracy"])
-    best, end = 0.0, time.monotonic() + seconds
-    while time.monotonic() < end:
-        model.fit(x, y, _BATCH, epochs=1, verbose=0)
-        best = max(best, model.evaluate(held, right, verbose=0)[1])
+    best, began = 0.0, time.monotonic()
+    for part in range(1, evaluations + 1):
+        while time.monotonic() < began + seconds * part / evaluations:
+            model.fit(x, y, _BATCH, epochs=1, verbose=0)
+        best = max(best, model.evaluate(held_out, right, verbose=0)[1])
     return best
 
 
-def peer(folder: Path, seconds: float) -> dict[str, Any]:
-    """Returns the better of two small peers on files of classes: {"value": accuracy, "what": the peer}."""
-    (x, labels), (held, expected) = (_examples(folder, part) for part in ("train", "val"))
+def peer(folder: Path, seconds: float, evaluations: int) -> dict[str, Any]:
+    """Returns the better of two small peers on files of classes: {"value": accuracy, "what": the peer}.
+
+    Args:
+      folder: the files.
+      seconds: how long the network of Keras trains.
+      evaluations: how often it is evaluated meanwhile; the best counts.
+    """
+    (x, labels), (held_out, expected) = (_examples(folder, part) for part in ("train", "val"))
     classes = sorted(set(labels))
     y, right = (np.array([classes.index(label) for label in part]) for part in (labels, expected))
     answers = {
         f"{_NEIGHBORS} nearest neighbors of thumbnails": (
-            _neighbors(x, y, held, len(classes)) == right
+            _neighbors(x, y, held_out, len(classes)) == right
         ).mean(),
-        "a small network of Keras": _network(x, y, held, right, seconds),
+        "a small network of Keras": _network(x, y, held_out, right, seconds, evaluations),
     }
     what = max(answers, key=answers.get)
     return {"value": round(float(answers[what]), 4), "what": what}
@@ -246,7 +256,7 @@ def find(value: Any, name: str) -> Any:
         return None
     if name in value:
         return value[name]
-    return next((found for part in value.values() if (found := find(part, name)) is not None), None)
+    return next((entry for part in value.values() if (entry := find(part, name)) is not None), None)
 
 
 def measure(name: str, folder: Path, minutes: float) -> dict[str, Any]:
@@ -283,7 +293,7 @@ def measure(name: str, folder: Path, minutes: float) -> dict[str, Any]:
         ),
         "baseline": about["baseline"],
         "seconds": round(seconds),
-        "peer": peer(files, seconds) if benchmark in ("resnet", "tsm_kinetics") else None,
+        "peer": peer(files, seconds, len(evaluations)) if benchmark in ("resnet", "tsm_kinetics") else None,
         "outlook": str(find(ran, "outlook")).partition(" beat")[0],
         **head("keras"),
     }
@@ -295,20 +305,20 @@ def main() -> int:
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS), help="default: all")
     parser.add_argument("--minutes", type=float, default=5, help="a run is stopped after these; default: 5")
     options = parser.parse_args()
-    failed = 0
+    failures = 0
     for name in options.sets:
         try:
             with tempfile.TemporaryDirectory(prefix="timetotrain-small-") as folder:
                 row = measure(name, Path(folder), options.minutes)
         except UserError as error:  # The other sets are measured all the same.
             print(f"error: {error}", file=sys.stderr, flush=True)
-            failed += 1
+            failures += 1
             continue
         print(json.dumps(row), flush=True)
-        result = json.loads(options.output.read_text(encoding="utf-8")) if options.output.is_file() else {}
-        rows = {one["set"]: one for one in result.get("sets", ())} | {name: row}
-        write({**result, "sets": [rows[one] for one in SETS if one in rows]}, options.output)
-    return min(failed, 1)
+        before = json.loads(options.output.read_text(encoding="utf-8")) if options.output.is_file() else {}
+        rows = {one["set"]: one for one in before.get("sets", ())} | {name: row}
+        write({**head("keras"), "sets": [rows[one] for one in SETS if one in rows]}, options.output)
+    return min(failures, 1)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,9 @@ seconds / our seconds) in the same round. The contenders' modules say what diffe
 largest of MagmaDNN's Table 1: 4 layers of 528 units, sigmoid, batch 100, 600 steps an epoch.
 
     python -m lab.bench.steps [--cases resnet-fp32 'transformer-*' ...] [--rounds N] [--torch_python PYTHON]
-        [--jax_python PYTHON] [--quick] [--output FILE]
+        [--jax_python PYTHON] [--output FILE]
 
-A case's row in the output file replaces the one of an earlier run; the other cases stay. `--quick` runs one
-small round of each case.
+A case's row in the output file replaces the one of an earlier run; the other cases stay.
 """
 
 import dataclasses
@@ -19,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import gnmt.presets
@@ -82,19 +82,23 @@ def on_one_replica(preset: Config, batch: int, precision: str = "fp32", **change
 
 def manifest(config: RunConfig, benchmark: str, **more: Any) -> str:
     """Returns what a contender needs to know as JSON: the keys of an export's manifest that contenders read."""
-    told = {"benchmark": benchmark, "config": to_dict(config), "batch": {"train": config.global_batch_size}}
-    return json.dumps({**told, "precision": config.precision, **more})
+    content = {
+        "benchmark": benchmark,
+        "config": to_dict(config),
+        "batch": {"train": config.global_batch_size},
+    }
+    return json.dumps({**content, "precision": config.precision, **more})
 
 
-def _commands(peer: str, pythons: Mapping[str, str], told: str) -> Commands:
+def _commands(peer: str, pythons: Mapping[str, str], content: str) -> Commands:
     """Returns the commands of ours and the peer in TensorFlow ("": none), and of PyTorch's if it has an interpreter."""
-    calls = {name: command("tensorflow_networks", name, told) for name in (OURS, peer) if name}
+    calls = {name: command("tensorflow_networks", name, content) for name in (OURS, peer) if name}
     if "torch" in pythons:
-        calls["torch"] = command("torch_step", told, python=pythons["torch"])
+        calls["torch"] = command("torch_step", content, python=pythons["torch"])
     return calls
 
 
-def resnet_config(precision: str, batch: int, pixels: int, optimizer: str = "sgd") -> RunConfig:
+def resnet_config(precision: str, batch: int, pixels: int) -> RunConfig:
     """Returns ResNet-50 on one replica, with SGD of momentum 0.9, label smoothing 0.1 and no weight decay."""
     return on_one_replica(
         resnet.config.Config(image_size=pixels, num_classes=1000),
@@ -103,128 +107,119 @@ def resnet_config(precision: str, batch: int, pixels: int, optimizer: str = "sgd
         label_smoothing=0.1,
         num_train_examples=batch * 10_000,
         num_eval_examples=batch,
-        optimizer=OPTIMIZERS.named(name=optimizer, base_learning_rate=0.01, momentum=0.9),
+        optimizer=Sgd(base_learning_rate=0.01, momentum=0.9),
     )
 
 
-def _resnet(precision: str, torch_bar: float) -> Callable[..., Case]:
-    def case(pythons: Mapping[str, str], quick: bool) -> Case:
-        batch, pixels = (4, 64) if quick else (16, 224)
-        told = manifest(resnet_config(precision, batch, pixels), "resnet")
-        calls = _commands("keras_fit", pythons, told)
-        title = f"ResNet-50, {pixels} pixels, batch {batch}, {precision}"
-        bars = {"keras_fit": 1.05, "torch": torch_bar}
-        return Case(title, "training", "images/s", batch, 2, calls, bars)
-
-    return case
+def _resnet(precision: str, torch_bar: float, pythons: Mapping[str, str]) -> Case:
+    content = manifest(resnet_config(precision, 16, 224), "resnet")
+    calls = _commands("keras_fit", pythons, content)
+    title = f"ResNet-50, 224 pixels, batch 16, {precision}"
+    return Case(title, "training", "images/s", 16, 2, calls, {"keras_fit": 1.05, "torch": torch_bar})
 
 
-def _ssd(pythons: Mapping[str, str], quick: bool) -> Case:
-    batch = 1 if quick else 8
+def _ssd(pythons: Mapping[str, str]) -> Case:
     optimizer = Sgd(base_learning_rate=1e-3, momentum=0.9)
-    own = {"loss_scale": 1.0, "batch_norm_span": 0, "optimizer": optimizer}
-    told = manifest(on_one_replica(ssd.presets.PRESETS["v100-8"], batch, **own), "ssd")
-    calls = _commands("keras_fit", pythons, told)
+    changes = {"loss_scale": 1.0, "batch_norm_span": 0, "optimizer": optimizer}
+    content = manifest(on_one_replica(ssd.presets.PRESETS["v100-8"], 8, **changes), "ssd")
+    calls = _commands("keras_fit", pythons, content)
     bars = {"keras_fit": 1.05, "torch": 1.0}
-    return Case(f"SSD-300, {batch} images, fp32", "training", "images/s", batch, 1, calls, bars)
+    return Case("SSD-300, 8 images, fp32", "training", "images/s", 8, 1, calls, bars)
 
 
-def _sized(package: Any, system: str, batch: int, length: int, quick: int) -> tuple[Any, int, int]:
-    """Returns (preset, batch, tokens of a sentence): those of the arguments, or two sentences of `quick` tokens."""
-    preset = package.presets.PRESETS["cpu-tiny" if quick else system]
-    return (preset, 2, quick) if quick else (preset, batch, length)
-
-
-def _maskrcnn(pythons: Mapping[str, str], quick: bool) -> Case:
+def _maskrcnn(pythons: Mapping[str, str]) -> Case:
     """One image as large as published; contenders/tensorflow_maskrcnn.py says what differs."""
-    size = ("128", "192") if quick else ("832", "1344")
+    size = ("832", "1344")
     calls = {name: command("tensorflow_maskrcnn", name, "fp32", "1", *size) for name in (OURS, "official")}
     title = f"Mask R-CNN, one image of {'x'.join(size)}, fp32"
     return Case(title, "training", "s", 1, 1, calls, {"official": 1.0})
 
 
-def _transformer(system: str, name: str, batch: int, length: int, steps: int) -> Callable[..., Case]:
+def _transformer(
+    system: str, name: str, batch: int, length: int, steps: int, pythons: Mapping[str, str]
+) -> Case:
     """The preset's network on one replica; its Adam updates every row of the embeddings, as the others' do."""
-
-    def case(pythons: Mapping[str, str], quick: bool) -> Case:
-        preset, size, tokens = _sized(transformer, system, batch, length, 16 if quick else 0)
-        config = on_one_replica(
-            preset,
-            size,
-            packed_length=tokens,
-            communication=dataclasses.replace(preset.communication, wire="full"),
-            optimizer=dataclasses.replace(
-                OPTIMIZERS.renamed(preset.optimizer, "adam"), base_learning_rate=1e-4
-            ),
-            decode=transformer.config.Decode(source_length=tokens, extra_length=1),
-        )
-        calls = _commands("tf_models", pythons, manifest(config, "transformer"))
-        title = f"Transformer {name}, {size} x {tokens} tokens, fp32"
-        return Case(title, "training", "s", 1, steps, calls, {"tf_models": 1.1})
-
-    return case
+    preset = transformer.presets.PRESETS[system]
+    adam = OPTIMIZERS.renamed(preset.optimizer, "adam")
+    config = on_one_replica(
+        preset,
+        batch,
+        packed_length=length,
+        communication=dataclasses.replace(preset.communication, wire="full"),
+        optimizer=dataclasses.replace(adam, base_learning_rate=1e-4),
+        decode=transformer.config.Decode(source_length=length, extra_length=1),
+    )
+    calls = _commands("tf_models", pythons, manifest(config, "transformer"))
+    title = f"Transformer {name}, {batch} x {length} tokens, fp32"
+    return Case(title, "training", "s", 1, steps, calls, {"tf_models": 1.1})
 
 
-def _gnmt(system: str, name: str, batch: int, length: int, steps: int) -> Callable[..., Case]:
+def _gnmt(system: str, name: str, batch: int, length: int, steps: int, pythons: Mapping[str, str]) -> Case:
     """The preset's network on one replica, with one bucket."""
-
-    def case(pythons: Mapping[str, str], quick: bool) -> Case:
-        preset, size, tokens = _sized(gnmt, system, batch, length, 4 if quick else 0)
-        config = on_one_replica(
-            preset,
-            size,
-            loss_scale=1.0,
-            max_sequence_length=tokens,
-            bucket_limits=(tokens,),
-            decode=dataclasses.replace(preset.decode, source_length=tokens, target_length=1),
-        )
-        calls = _commands("keras_tuned", pythons, manifest(config, "gnmt"))
-        title = f"GNMT{name}, {size} x {tokens} tokens, fp32"
-        return Case(title, "training", "s", 1, steps, calls, {"keras_tuned": 1.1})
-
-    return case
+    preset = gnmt.presets.PRESETS[system]
+    config = on_one_replica(
+        preset,
+        batch,
+        loss_scale=1.0,
+        max_sequence_length=length,
+        bucket_limits=(length,),
+        decode=dataclasses.replace(preset.decode, source_length=length, target_length=1),
+    )
+    calls = _commands("keras_tuned", pythons, manifest(config, "gnmt"))
+    title = f"GNMT{name}, {batch} x {length} tokens, fp32"
+    return Case(title, "training", "s", 1, steps, calls, {"keras_tuned": 1.1})
 
 
-def _tsm(pythons: Mapping[str, str], quick: bool) -> Case:
-    size, pixels = (1, 64) if quick else (2, 224)
-    own = {"image_size": pixels, "num_train_examples": 10_000 * size, "num_eval_examples": size}
-    config = on_one_replica(tsm_kinetics.presets.PRESETS["summit-1"], size, **own)
-    clips = {"name": "batch/frames", "shape": [size, config.frames, pixels, pixels, 3]}
-    told = manifest(config, "tsm_kinetics", programs=[{"inputs": [clips]}])
-    title = f"TSM, batch {size}, fp32"
-    return Case(title, "training", "clips/s", size, 1, _commands("", pythons, told), {"torch": 1.0})
+def _tsm(pythons: Mapping[str, str]) -> Case:
+    changes = {"image_size": 224, "num_train_examples": 20_000, "num_eval_examples": 2}
+    config = on_one_replica(tsm_kinetics.presets.PRESETS["summit-1"], 2, **changes)
+    clips = {"name": "batch/frames", "shape": [2, config.frames, 224, 224, 3]}
+    content = manifest(config, "tsm_kinetics", programs=[{"inputs": [clips]}])
+    return Case(
+        "TSM, batch 2, fp32", "training", "clips/s", 2, 1, _commands("", pythons, content), {"torch": 1.0}
+    )
 
 
 def _small(
-    network: str, title: str, unit: str, examples: int, steps: int, bars: Mapping[str, float]
-) -> Callable[..., Case]:
-    def case(pythons: Mapping[str, str], quick: bool) -> Case:
-        calls = {name: command("tensorflow_small", name, network) for name in (OURS, "keras_fit")}
-        modules = {
-            "torch": ["torch_small", network],
-            **({"jax": ["jax_perceptron"]} if network == "mlp" else {}),
-        }
-        calls |= {n: command(*modules[n], python=pythons[n]) for n in modules.keys() & pythons.keys()}
-        return Case(f"{title}, fp32", "small", unit, examples, 20 if quick else steps, calls, bars)
-
-    return case
+    network: str,
+    title: str,
+    unit: str,
+    examples: int,
+    steps: int,
+    bars: Mapping[str, float],
+    pythons: Mapping[str, str],
+) -> Case:
+    calls = {name: command("tensorflow_small", name, network) for name in (OURS, "keras_fit")}
+    modules = {"torch": ["torch_small", network]}
+    if network == "mlp":
+        modules["jax"] = ["jax_perceptron"]
+    calls |= {n: command(*modules[n], python=pythons[n]) for n in modules.keys() & pythons.keys()}
+    return Case(f"{title}, fp32", "small", unit, examples, steps, calls, bars)
 
 
 _LSTM = {"keras_fit": 1.1, "torch": 1.0}
-CASES: dict[str, Callable[..., Case]] = {
-    "resnet-fp32": _resnet("fp32", 1.2),
-    "resnet-bf16": _resnet("bf16", 1.1),
-    "transformer-big": _transformer("tpu-v3-32", "big", 4, 64, 1),
-    "transformer-multi30k": _transformer("cpu-multi30k", "of `cpu-multi30k`", 32, 128, 2),
-    "gnmt-full": _gnmt("v100-8", "", 8, 30, 1),
-    "gnmt-multi30k": _gnmt("cpu-multi30k", " of `cpu-multi30k`", 128, 16, 2),
+CASES: dict[str, Callable[[Mapping[str, str]], Case]] = {
+    "resnet-fp32": partial(_resnet, "fp32", 1.2),
+    "resnet-bf16": partial(_resnet, "bf16", 1.1),
+    "transformer-big": partial(_transformer, "tpu-v3-32", "big", 4, 64, 1),
+    "transformer-multi30k": partial(_transformer, "cpu-multi30k", "of `cpu-multi30k`", 32, 128, 2),
+    "gnmt-full": partial(_gnmt, "v100-8", "", 8, 30, 1),
+    "gnmt-multi30k": partial(_gnmt, "cpu-multi30k", " of `cpu-multi30k`", 128, 16, 2),
     "ssd": _ssd,
     "tsm": _tsm,
     "maskrcnn": _maskrcnn,
-    "mnist-lstm": _small("mnist", "MNIST LSTM, batch 128", "images/s", 128, 200, _LSTM),
-    "ptb-lstm": _small("ptb", "PTB LSTM, 20 streams of 20 words", "words/s", 400, 100, _LSTM),
-    "perceptron": _small(
-        *("mlp", "MNIST perceptron, 4 layers, batch 100", "s an epoch", EPOCH, EPOCH), {"jax": 1 / 1.05}
+    "mnist-lstm": partial(_small, "mnist", "MNIST LSTM, batch 128", "images/s", 128, 200, _LSTM),
+    "ptb-lstm": partial(_small, "ptb", "PTB LSTM, 20 streams of 20 words", "words/s", 400, 100, _LSTM),
+    "perceptron": partial(
+        *(
+            _small,
+            "mlp",
+            "MNIST perceptron, 4 layers, batch 100",
+            "s an epoch",
+            EPOCH,
+            EPOCH,
+            {"jax": 1 / 1.05},
+        )
     ),
 }
 
@@ -235,10 +230,12 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     Raises SystemExit if a contender's parameter count differs from ours by over 0.5 % (biases may be stored otherwise).
     """
     rows = compare(case.commands, case.steps, rounds)
-    own = rows[OURS].get("parameters")
+    our_parameters = rows[OURS].get("parameters")
     for name, row in rows.items():
-        if own and abs(row["parameters"] / own - 1) > 5e-3:
-            sys.exit(f"{name}: {row['parameters']} parameters, ours has {own}: not the same network")
+        if our_parameters and abs(row["parameters"] / our_parameters - 1) > 5e-3:
+            sys.exit(
+                f"{name}: {row['parameters']} parameters, ours has {our_parameters}: not the same network"
+            )
         row["seconds"] /= case.steps
         row["rounds_seconds"] = [round(t / case.steps, 6) for t in row["rounds_seconds"]]
     for name in rows.keys() & case.bars.keys():
@@ -271,18 +268,18 @@ def overhead(rounds: int) -> dict[str, Any]:
             step().numpy()
         middle = time.perf_counter()
         loop.call(train, evaluation, OVERHEAD_STEPS, 0)
-        ended = time.perf_counter()
+        end = time.perf_counter()
         if i:  # The first round traces.
             times["step"].append((middle - began) / OVERHEAD_STEPS)
-            times["fused_loop"].append((ended - middle) / OVERHEAD_STEPS)
+            times["fused_loop"].append((end - middle) / OVERHEAD_STEPS)
     medians = {name: statistics.median(values) for name, values in times.items()}
     added = medians["fused_loop"] / medians["step"] - 1
     return {**medians, "overhead": added, "bar": OVERHEAD_BAR, **head()}
 
 
-def say(name: str, found: Mapping[str, Any]) -> None:
+def say(name: str, case: Mapping[str, Any]) -> None:
     """Prints a case's contenders."""
-    for who, row in found["contenders"].items():
+    for who, row in case["contenders"].items():
         verdict = ""
         if bar := row.get("bar"):
             verdict = f" (bar {bar:.2f}: {'met' if row['ratio_to_ours'] >= bar else 'missed'})"
@@ -297,29 +294,24 @@ def main() -> None:
     )
     parser.add_argument("--torch_python", help="an interpreter that has it; else PyTorch is left out")
     parser.add_argument("--jax_python", help="an interpreter that has jax; without it JAX is left out")
-    scripts.add_quick(parser)
     options = parser.parse_args()
 
-    def chosen(name: str) -> bool:
+    def matches(name: str) -> bool:
         return any(fnmatch.fnmatch(name, pattern) for pattern in options.cases)
 
-    if not any(map(chosen, (*CASES, "fused-loop"))):
+    if not any(map(matches, (*CASES, "fused-loop"))):
         parser.error(f"--cases={' '.join(options.cases)}: no such case; there are {', '.join(CASES)}")
     pythons = peers(options.torch_python, options.jax_python)
     left_out(pythons, ("torch", "jax"))
-    rounds = 1 if options.quick else options.rounds
-    known = options.output.is_file() and not options.quick
-    result = json.loads(options.output.read_text()) if known else {"cases": {}}
-    for name in filter(chosen, CASES):
-        result["cases"][name] = measure(CASES[name](pythons, options.quick), rounds)
+    result = json.loads(options.output.read_text()) if options.output.is_file() else {"cases": {}}
+    for name in filter(matches, CASES):
+        result["cases"][name] = measure(CASES[name](pythons), options.rounds)
         say(name, result["cases"][name])
-        if not options.quick:
-            write(result, options.output)
-    if chosen("fused-loop"):
-        result["fused_loop"] = overhead(rounds)
+        write(result, options.output)
+    if matches("fused-loop"):
+        result["fused_loop"] = overhead(options.rounds)
         print(f"fused loop: {result['fused_loop']['overhead']:+.2%} of a step (bar {OVERHEAD_BAR:.0%})")
-        if not options.quick:
-            write(result, options.output)
+        write(result, options.output)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ def filled(folder: Path, fill: Callable[[Path], object]) -> Path:
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with whole(folder) as made:
-                fill(made)
+            with whole(folder) as place:
+                fill(place)
         except OSError:
             if not folder.is_dir():  # Otherwise another study made it first.
                 raise

@@ -175,8 +175,8 @@ def tune_rows(study: Study) -> Iterable[Row]:
     """Yields rows on held-out data: base rates at the base batch; warmups and `changes` for LEGW at the largest."""
     for seed in range(SEEDS):
         for rate in study.close_rates if seed else study.base_rates:
-            chosen = settings(optimizer__base_learning_rate=rate, schedule__warmup_epochs=study.base_warmup)
-            flags = (*chosen, *study.held_out)
+            base = settings(optimizer__base_learning_rate=rate, schedule__warmup_epochs=study.base_warmup)
+            flags = (*base, *study.held_out)
             yield Row("tune", "base", study.batch, rate, seed, flags)
     rate, legw = methods(study, study.largest)["legw"]
     for warmup in study.warmups:
@@ -216,8 +216,8 @@ def run(study: Study, args: argparse.Namespace) -> int:
     study = dataclasses.replace(study, flags=(*target, *study.flags))
     if args.base_rate is not None or args.base_warmup is not None:
         study = _from_base(study, args)
-    chosen = args.parts.split(",") if args.parts else study.parts
-    unknown = set(chosen) - set(PARTS)
+    parts = args.parts.split(",") if args.parts else study.parts
+    unknown = set(parts) - set(PARTS)
     if unknown:
         raise UserError(f"--parts={args.parts}: unknown {min(unknown)}; known: {', '.join(PARTS)}")
     home, name = ROOT / "lab/studies" / study.name, "tune" if args.tune else "results"
@@ -226,20 +226,20 @@ def run(study: Study, args: argparse.Namespace) -> int:
     done = before if args.published else {}
     runner = Runner(study, args.minutes, args.overrides, args.jobs, done)
     whole = list(tune_rows(study)) if args.tune else list(rows(study))
-    asked = [row for row in whole if args.tune or row.asked_as in chosen]
+    selection = [row for row in whole if args.tune or row.asked_as in parts]
     finished = _records(runner, whole)
     if args.list:
-        for row in asked:
+        for row in selection:
             print(f"{row.id:40} {finished[row.id]['quality'] if row.id in finished else '-'}")
         return 0
     _check_kept(table, before, {identity(study, row, runner.extra) for row in whole})
     todo: dict[Identity, Row] = {}
-    for row in asked:
+    for row in selection:
         if row.id not in finished:
             todo.setdefault(identity(study, row), row)
     runner.run_all(list(todo.values())[: args.limit])
     if not args.tune:
-        whole += _train_long(runner, whole, before, "long" in chosen and args.limit is None)
+        whole += _train_long(runner, whole, before, "long" in parts and args.limit is None)
     # Also publish rows that earlier calls trained for other parts, and rows of the old table with this configuration.
     records = list(_records(runner, whole, before).values())
     legw_report.publish(study, records, home, name)
@@ -267,12 +267,14 @@ def _from_base(study: Study, args: argparse.Namespace) -> Study:
     return dataclasses.replace(study, name=f"{study.name}/at-{rate:g}", rate=rate, base=base, parts=("legw",))
 
 
-def _check_kept(table: pathlib.Path, before: Mapping[Identity, dict], known: Collection[Identity]) -> None:
+def _check_kept(
+    table: pathlib.Path, before: Mapping[Identity, dict], identities: Collection[Identity]
+) -> None:
     """Raises UserError if the new table would lose runs of the old one.
 
     The runs of figure 7 are exempt: they change with the best rate of figure 6.
     """
-    lost = [r for key, r in before.items() if key not in known and r["part"] != "long"]
+    lost = [r for key, r in before.items() if key not in identities and r["part"] != "long"]
     if lost:
         raise UserError(
             f"{table}: {len(lost)} of its runs have another configuration ({lost[0]['method']} at {lost[0]['batch']}) "
@@ -281,30 +283,30 @@ def _check_kept(table: pathlib.Path, before: Mapping[Identity, dict], known: Col
 
 
 def _train_long(
-    runner: Runner, whole: Sequence[Row], before: Mapping[Identity, dict], asked: bool
+    runner: Runner, whole: Sequence[Row], before: Mapping[Identity, dict], selected: bool
 ) -> list[Row]:
-    """Trains figure 7's rows if `asked`. They need figure 6's best rate, so there are none until it is complete."""
+    """Trains figure 7's rows if `selected`. They need figure 6's best rate, so there are none until it is complete."""
     long = list(_long(runner.study, _records(runner, whole, before).values()))
-    if asked and not long:
+    if selected and not long:
         print('part "long" waits for all runs of "rates": it takes the best rate of them')
-    if asked:
+    if selected:
         runner.run_all(long)
     return long
 
 
 def _records(
-    runner: Runner, asked: Sequence[Row], before: Mapping[Identity, dict] | None = None
+    runner: Runner, selection: Sequence[Row], before: Mapping[Identity, dict] | None = None
 ) -> dict[str, dict]:
     """Returns {id: record} of the finished rows; rows with equal configurations share one run.
 
     A row without its own record takes the one in `before`.
     """
-    identities = {row.id: identity(runner.study, row, runner.extra) for row in asked}
-    trained = dict(before or {})
-    trained |= {identities[row.id]: record for row in asked if (record := runner.record(row))}
+    identities = {row.id: identity(runner.study, row, runner.extra) for row in selection}
+    finished = dict(before or {})
+    finished |= {identities[row.id]: record for row in selection if (record := runner.record(row))}
     records = {}
-    for row in asked:
-        if record := trained.get(identities[row.id]):
+    for row in selection:
+        if record := finished.get(identities[row.id]):
             names = {key: value for key, value in dataclasses.asdict(row).items() if key != "flags"}
             records[row.id] = record | names
     return records
@@ -312,8 +314,8 @@ def _records(
 
 def _long(study: Study, records: Iterable[dict]) -> Iterable[Row]:
     """Yields the rows of figure 7, once all rates of figure 6 have been tried."""
-    tried = [r for r in records if r["part"] == "rates"]
-    swept = [r for r in tried if r["quality"] is not None]
-    if swept and len(tried) == len(study.tuned_rates):
+    rate_runs = [r for r in records if r["part"] == "rates"]
+    swept = [r for r in rate_runs if r["quality"] is not None]
+    if swept and len(rate_runs) == len(study.tuned_rates):
         sign = 1 if study.lower_is_better else -1
         yield from long_rows(study, min(swept, key=lambda r: sign * r["quality"])["rate"])

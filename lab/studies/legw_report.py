@@ -18,11 +18,11 @@ def publish(study: Any, records: Sequence[dict], folder: pathlib.Path, name: str
     """Writes NAME.json and a picture per part into `folder`; prints the table."""
     files.write_atomically(folder / f"{name}.json", json.dumps(records, indent=1).encode() + b"\n")
     print(markdown(study, records))
-    drawn = {"methods": _draw_methods, "rates": _draw_rates, "tune": _draw_rates, "long": _draw_curves}
-    for part, draw in drawn.items():
-        mine = [r for r in records if r["part"] == part and not r["method"].startswith(("warmup", "with"))]
-        if mine:
-            draw(study, mine, records, folder / f"{part}.png")
+    drawings = {"methods": _draw_methods, "rates": _draw_rates, "tune": _draw_rates, "long": _draw_curves}
+    for part, draw in drawings.items():
+        runs = [r for r in records if r["part"] == part and not r["method"].startswith(("warmup", "with"))]
+        if runs:
+            draw(study, runs, records, folder / f"{part}.png")
 
 
 def grouped(records: Sequence[dict], key: str) -> Groups:
@@ -58,8 +58,8 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
         batches = sorted({r["batch"] for r in compared})
         lines = []
         for method in dict.fromkeys(r["method"] for r in compared):
-            mine = [r for r in compared if r["method"] == method]
-            lines.append((method, *(cell([r["quality"] for r in mine if r["batch"] == b]) for b in batches)))
+            runs = [r for r in compared if r["method"] == method]
+            lines.append((method, *(cell([r["quality"] for r in runs if r["batch"] == b]) for b in batches)))
         tables.append(files.markdown_table(("method", *batches), lines))
     rest: dict[tuple, list[float | None]] = defaultdict(list)
     for r in records:
@@ -72,7 +72,7 @@ def markdown(study: Any, records: Sequence[dict]) -> str:
     return "\n\n".join(tables)
 
 
-def _drawn(study: Any, quality: float) -> float:
+def _height(study: Any, quality: float) -> float:
     """Returns the value to draw: perplexity itself, or the error for accuracy; both suit a logarithmic scale."""
     return quality if study.lower_is_better else 1 - quality
 
@@ -98,35 +98,35 @@ def _picture(study: Any, path: pathlib.Path, xlabel: str, ticks: Sequence[float]
         axes.grid(alpha=0.3)
 
 
-def _draw_methods(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
+def _draw_methods(study: Any, runs: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Draws figures 1, 4 and 5: quality over batch, mean and range over seeds. A run that diverged has no point."""
-    with _picture(study, path, "batch", sorted({r["batch"] for r in mine})) as axes:
-        for method, by_batch in grouped(mine, "batch").items():
+    with _picture(study, path, "batch", sorted({r["batch"] for r in runs})) as axes:
+        for method, by_batch in grouped(runs, "batch").items():
             batches = sorted(by_batch)
-            values = [[_drawn(study, q) for q in by_batch[b]] for b in batches]
+            values = [[_height(study, q) for q in by_batch[b]] for b in batches]
             means = [statistics.mean(v) for v in values]
             reach = [[m - min(v) for m, v in zip(means, values)], [max(v) - m for m, v in zip(means, values)]]
             axes.errorbar(batches, means, yerr=reach, marker="o", label=method, capsize=3)
 
 
-def _draw_rates(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
+def _draw_rates(study: Any, runs: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Draws figure 6: quality over rate, with LEGW's for comparison."""
-    with _picture(study, path, "learning rate", sorted({r["rate"] for r in mine})) as axes:
-        for method, by_rate in grouped(mine, "rate").items():
+    with _picture(study, path, "learning rate", sorted({r["rate"] for r in runs})) as axes:
+        for method, by_rate in grouped(runs, "rate").items():
             rates = sorted(by_rate)
-            means = [_drawn(study, statistics.mean(by_rate[r])) for r in rates]
+            means = [_height(study, statistics.mean(by_rate[r])) for r in rates]
             axes.plot(rates, means, marker="o", label=method)
-        batch = mine[0]["batch"]
+        batch = runs[0]["batch"]
         ours = [r for r in records if (r["part"], r["method"], r["batch"]) == ("methods", "legw", batch)]
         values = [r["quality"] for r in ours if r["quality"] is not None]
         if values:
-            mean = _drawn(study, statistics.mean(values))
+            mean = _height(study, statistics.mean(values))
             axes.axhline(mean, color="k", linestyle="--", label="legw")
 
 
-def _draw_curves(study: Any, mine: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
+def _draw_curves(study: Any, runs: Sequence[dict], records: Sequence[dict], path: pathlib.Path) -> None:
     """Draws figure 7: quality over evaluations."""
     with _picture(study, path, "evaluation") as axes:
-        for record in mine:
-            values = [_drawn(study, q) for q in record["evaluations"]]
+        for record in runs:
+            values = [_height(study, q) for q in record["evaluations"]]
             axes.plot(range(1, len(values) + 1), values, label=record["method"])

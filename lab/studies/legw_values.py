@@ -22,8 +22,8 @@ def _text() -> pathlib.Path:
 
 
 def _base(rate: float, warmup: float | None = None) -> tuple[str, ...]:
-    own = {} if warmup is None else {"schedule__warmup_epochs": warmup}
-    return settings(optimizer__base_learning_rate=rate, **own)
+    fields = {} if warmup is None else {"schedule__warmup_epochs": warmup}
+    return settings(optimizer__base_learning_rate=rate, **fields)
 
 
 def solver(name: str, rate: float, epsilon: float, **more: float) -> tuple[str, ...]:

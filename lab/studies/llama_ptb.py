@@ -93,12 +93,12 @@ def number_words(split: str, folder: Path) -> tuple[str, ...]:
     Raises UserError if a text is missing or unreadable.
     """
     size, source = PRESETS[LSTM.preset].vocabulary_size, PTB.data()
-    known, windows = {}, {}
+    vocabulary, windows = {}, {}
     for name, part in (("train", "train"), ("eval", split)):
         path = source / f"ptb.{part}.txt"
         words = text.read(path)
-        known = known or text.vocabulary(words)
-        count = indexed.write(folder / name, [text.numbers(words, known, path)], indexed.dtype_for(size))
+        vocabulary = vocabulary or text.vocabulary(words)
+        count = indexed.write(folder / name, [text.numbers(words, vocabulary, path)], indexed.dtype_for(size))
         windows[name] = order.window_count(count, WINDOW)
     return settings(vocab_size=size, num_train_examples=windows["train"], num_eval_examples=windows["eval"])
 
@@ -109,10 +109,10 @@ def train(contender: Contender, length: float, flags: tuple[str, ...], folder: P
     Raises UserError if the run failed.
     """
     folder.mkdir()
-    own = (f"--system={contender.preset}", *contender.flags, *contender.lasts(length), *flags)
+    options = (f"--system={contender.preset}", *contender.flags, *contender.lasts(length), *flags)
     never = settings(quality_target=0.0, division="open")
     status, _ = trial.attempt(
-        contender.benchmark, [*own, *never], folder, Children("begin the study again"), {}
+        contender.benchmark, [*options, *never], folder, Children("begin the study again"), {}
     )
     end = trial.ending_of(folder)
     if end is None or end.quality is None:
@@ -152,13 +152,13 @@ def compare(split: str, minutes: float) -> list[dict]:
             (TRANSFORMER, (f"--data_dir={folder}", *tokens)),
         ):
             length = fitting(contender, minutes, flags, folder)
-            perplexity, lasted = train(contender, length, flags, folder / contender.benchmark)
+            perplexity, length_minutes = train(contender, length, flags, folder / contender.benchmark)
             epochs = contender.epochs(length)
             rows.append(
                 {
                     "network": contender.benchmark,
                     "perplexity": perplexity,
-                    "minutes": lasted,
+                    "minutes": length_minutes,
                     "epochs": epochs,
                 }
             )

@@ -44,28 +44,28 @@ products are wider where the preset computes in 16.
 """
 
 
-def render(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
+def render(presets: Sequence[series.Preset], results: Path = RESULTS) -> str:
     """Returns the page about these presets."""
-    records = _records(known, results)
+    records = _records(presets, results)
     compiled = {(record["benchmark"], record["system"]) for record in records}
-    told = [(f"{r['benchmark']} `{r['system']}`", series.misses(r, results)) for r in records]
-    told += [(f"{b} `{s}`", "not compiled yet") for b, s, _ in known if (b, s) not in compiled]
-    missing = [f"- {name}: {reason}" for name, reason in told if reason]
+    outcomes = [(f"{r['benchmark']} `{r['system']}`", series.misses(r, results)) for r in records]
+    outcomes += [(f"{b} `{s}`", "not compiled yet") for b, s, _ in presets if (b, s) not in compiled]
+    missing = [f"- {name}: {reason}" for name, reason in outcomes if reason]
     return _TEXT.format(
-        presets=len(known), fine=len(known) - len(missing), tpus=_tpus(records, results),
+        presets=len(presets), fine=len(presets) - len(missing), tpus=_tpus(records, results),
         gpus=_gpus(records, results), missing="\n".join(missing) or "Nothing.",
     )  # fmt: skip
 
 
-def table(known: Sequence[series.Preset], results: Path = RESULTS) -> str:
+def table(presets: Sequence[series.Preset], results: Path = RESULTS) -> str:
     """Returns these presets' tables, TPUs before GPUs."""
-    records = _records(known, results)
+    records = _records(presets, results)
     return "\n\n".join(filter(None, (_tpus(records, results), _gpus(records, results))))
 
 
-def _records(known: Sequence[series.Preset], results: Path) -> list[dict[str, Any]]:
-    found = [series.record_of(benchmark, system, results) for benchmark, system, _ in known]
-    return [record for record in found if record]
+def _records(presets: Sequence[series.Preset], results: Path) -> list[dict[str, Any]]:
+    records = [series.record_of(benchmark, system, results) for benchmark, system, _ in presets]
+    return [record for record in records if record]
 
 
 def _tpus(records: list[dict], results: Path) -> str:
@@ -118,10 +118,10 @@ def _compiled(records: list[dict], results: Path, *parts: str) -> list[tuple[tup
     for record in records:
         for name, report in series.reports(record, results).items():
             if any(part in report for part in parts):
-                needed, held = (round(report[key] / 2**20) for key in ("needed_bytes", "device_bytes"))
+                needed, capacity = (round(report[key] / 2**20) for key in ("needed_bytes", "device_bytes"))
                 start = (
                     f"{record['benchmark']} `{record['system']}`", name, record["kind"], record["replicas"],
-                    f"{needed} of {held}", "yes" if report["fits"] else "**no**",
+                    f"{needed} of {capacity}", "yes" if report["fits"] else "**no**",
                 )  # fmt: skip
                 rows.append((start, report))
     return rows

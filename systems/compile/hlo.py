@@ -24,7 +24,7 @@ class Program(hlo_text.Program):
 
     def __init__(self, text: str):
         super().__init__(text)
-        self.named = {one.name: one for found in self.computations.values() for one in found}
+        self.by_name = {one.name: one for instructions in self.computations.values() for one in instructions}
 
     def scheduled(self, name: str = "", times: int = 1) -> Iterator[tuple[Instruction, int]]:
         """Yields (instruction, times it runs) for the entry computation and the loops and calls inside it."""
@@ -84,14 +84,14 @@ class Program(hlo_text.Program):
     def matrices(self, one: Instruction) -> list[Instruction]:
         """The convolutions and products of an instruction: itself, or those inside a fusion."""
         if one.opcode == "fusion":
-            return [found for i in self.fused(one) for found in self.matrices(i)]
+            return [matrix for i in self.fused(one) for matrix in self.matrices(i)]
         target = one.attribute(r'custom_call_target="([^"]+)"') if one.opcode == "custom-call" else ""
         called = re.search("conv|gemm|matmul", target, re.IGNORECASE)
         return [one] if called or one.opcode in ("convolution", "dot") else []
 
     def operand_type(self, one: Instruction) -> str:
         """The wider type of a convolution's or product's first two operands, such as "f16"."""
-        kinds = [self.named.get(name, one).dtype for name in one.operands[:2]]
+        kinds = [self.by_name.get(name, one).dtype for name in one.operands[:2]]
         return max(kinds or ["f32"], key=element_bytes)
 
 
@@ -205,30 +205,26 @@ def copies(program: Program) -> dict:
 
 
 def kernels(program: Program) -> dict:
-    """A GPU program's kernels: calls by library, fusions by kind, and convolutions and products by type.
+    """A GPU program's kernels: calls by library, and convolutions and products by type.
 
     Returns:
-      calls: {library name: number}. fusions: {kind: number}. matrix_types: {operand type: number} for convolutions and
-        products, including those inside fusions. wide_matrices: {layer, or operation and shape: number} for those with
-        operands wider than 16 bits.
+      calls: {library name: number}. matrix_types: {operand type: number} for convolutions and products, including those
+        inside fusions. wide_matrices: {layer, or operation and shape: number} for those with operands of more than 16
+        bits.
     """
     calls: Counter[str] = Counter()
-    fusions: Counter[str] = Counter()
     types: Counter[str] = Counter()
     wide: Counter[str] = Counter()
     for one, times in program.scheduled():
         if one.opcode == "custom-call":
             calls[one.attribute(r'custom_call_target="([^"]+)"')] += times
-        elif one.opcode == "fusion":
-            fusions[one.attribute(r"kind=k(\w+)")] += times
         for matrix in program.matrices(one):
             kind = program.operand_type(matrix)
             types[kind] += times
             if element_bytes(kind) > 2:
-                wide[_named(matrix)] += times
+                wide[_layer_name(matrix)] += times
     return {
         "calls": dict(calls),
-        "fusions": dict(fusions),
         "matrix_types": dict(types),
         "wide_matrices": dict(wide),
     }
@@ -245,20 +241,20 @@ def matrix_flops(program: Program) -> int:
         for product in program.matrices(one):
             if product.opcode == "dot":
                 dims = product.attribute(r"lhs_contracting_dims=\{([\d,]*)\}").split(",")
-                left = program.named[product.operands[0]].shape
-                total += times * 2 * math.prod(product.shape) * math.prod(left[int(d)] for d in dims if d)
+                shape = program.by_name[product.operands[0]].shape
+                total += times * 2 * math.prod(product.shape) * math.prod(shape[int(d)] for d in dims if d)
         target = (
             one.attribute(r'custom_call_target="__cudnn\$fmha([^"]+)"') if one.opcode == "custom-call" else ""
         )
         if target:
-            query, key = (program.named[name].shape for name in one.operands[:2])
+            query, key = (program.by_name[name].shape for name in one.operands[:2])
             products = 5 if target.endswith("Backward") else 2
             half = 2 if "CAUSAL" in one.rest else 1
             total += times * products * 2 * math.prod(query) * key[1] // half
     return total
 
 
-def _named(one: Instruction) -> str:
+def _layer_name(one: Instruction) -> str:
     """Returns the layer of a convolution or product; without one, the operation's name and the result's shape."""
     if one.layer != "other":
         return one.layer

@@ -35,13 +35,13 @@ def launches(program: Program) -> dict[str, Any]:
     for one, times in program.scheduled():
         if not is_kernel(one):
             continue
-        read, written = moved(program, one)
+        read, bytes_written = moved(program, one)
         total["kernels"] += times
         total["bytes_read"] += times * read
-        total["bytes_written"] += times * written
+        total["bytes_written"] += times * bytes_written
         if program.kind(one) == "copy":
             copies["count"] += times
-            copies["bytes"] += times * written
+            copies["bytes"] += times * bytes_written
     loops = [_loop(program, one) for one in program.computations[program.entry] if one.opcode == "while"]
     total["loop_kernels"] = sum(max(1, loop["turns"]) * loop["kernels"] for loop in loops)
     return {**total, "copies": copies, "loops": loops}
@@ -68,7 +68,7 @@ def moved(program: Program, one: Instruction) -> tuple[int, int]:
         body = program.computations.get(one.attribute(r"calls=%?([\w.\-]+)"), [])
         if body:
             return _moved_by_fusion(body)
-    sizes = [_bytes(program.named[name]) if name in program.named else 0 for name in one.operands]
+    sizes = [_bytes(program.by_name[name]) if name in program.by_name else 0 for name in one.operands]
     if one.opcode == "dynamic-update-slice":
         return sizes[1], sizes[1]
     if one.opcode in _SLICES:
@@ -86,7 +86,7 @@ def _moved_by_fusion(body: list[Instruction]) -> tuple[int, int]:
                 shares[name] = min(1.0, shares[name] + shares[one.name] * _used(one, place, at[name]))
     read = sum(shares[one.name] * one.nbytes for one in body if one.opcode == "parameter")
     roots = [at[name] for name in root.operands if name in at] if root.opcode == "tuple" else [root]
-    return round(read), sum(_written(one, at) for one in roots)
+    return round(read), sum(_bytes_written(one, at) for one in roots)
 
 
 def _used(user: Instruction, place: int, operand: Instruction) -> float:
@@ -98,7 +98,7 @@ def _used(user: Instruction, place: int, operand: Instruction) -> float:
     return min(1.0, user.nbytes / max(1, operand.nbytes))
 
 
-def _written(one: Instruction, at: dict[str, Instruction]) -> int:
+def _bytes_written(one: Instruction, at: dict[str, Instruction]) -> int:
     """Bytes written for a result; for an in-place result, the bytes of the update."""
     while one.opcode == "bitcast" and one.operands[0] in at:
         one = at[one.operands[0]]
@@ -123,7 +123,7 @@ def _bytes(one: Instruction) -> int:
 def lines(counts: dict[str, Any]) -> list[str]:
     """Formats `launches`'s result as report lines; loops with equal iterations and kernels share a line."""
     mega = 1e6
-    told = [
+    report = [
         f"  launches    {counts['kernels']} kernels, {counts['loop_kernels']} of them in loops; reads "
         f"{counts['bytes_read'] / mega:.0f} MB, writes {counts['bytes_written'] / mega:.0f} MB; "
         f"{counts['copies']['count']} copies of {counts['copies']['bytes'] / mega:.0f} MB"
@@ -134,5 +134,5 @@ def lines(counts: dict[str, Any]) -> list[str]:
         key = loop["turns"], loop["kernels"], kinds
         alike[key] = alike.get(key, 0) + 1
     for (turns, kernels, kinds), count in alike.items():
-        told.append(f"  loop        {count} x {turns or 'unknown'} turns of {kernels} kernels ({kinds})")
-    return told
+        report.append(f"  loop        {count} x {turns or 'unknown'} turns of {kernels} kernels ({kinds})")
+    return report

@@ -133,8 +133,8 @@ def compiled(
         "topology": target.topology,
         "replicas": replicas,
     }
-    made = _COMPILERS[target.platform]
-    identity["compiler"] = f"{made}-{versions(target.platform)[made]}"
+    package = _COMPILERS[target.platform]
+    identity["compiler"] = f"{package}-{versions(target.platform)[package]}"
     benchmark = benchmark or manifest.get("benchmark") or "other"
     before = store.read(benchmark, results).programs.get(name_of(identity))
     if before and not keep:
@@ -188,14 +188,14 @@ def _in_child(artifact: Path, program: dict, target: Target, replicas: int, scra
             [*command, str(scratch / "request.json"), str(answer)], cwd=None if INSTALLED else ROOT,
             stdout=subprocess.DEVNULL, stderr=stderr, env=_environment(),
         )  # fmt: skip
-        taken = _watched(child)
-    if taken > GIGABYTES:
+        gigabytes = _watched(child)
+    if gigabytes > GIGABYTES:
         return {"error": f"the compiler needs more than {GIGABYTES:.0f} GB of memory and was stopped"}
     if not answer.exists():
         # XLA ends the process if one of its own checks fails.
         lines = [line for line in (scratch / "stderr.txt").read_text().splitlines() if line.strip()]
-        said = lines[-1] if lines else "no output"
-        return {"error": f"the compiler's process ended with {child.returncode}: {said}"[:500]}
+        last_line = lines[-1] if lines else "no output"
+        return {"error": f"the compiler's process ended with {child.returncode}: {last_line}"[:500]}
     raw = json.loads(answer.read_text())
     if "missing" in raw:
         raise UserError(f"the compiler needs the package {raw['missing']}; run `make aot`")
@@ -235,11 +235,11 @@ def _read(program: hlo.Program, raw: dict[str, Any], target: Target) -> dict[str
     }
     if target.platform == "cuda":
         return report | {"kernels": hlo.kernels(program), "launches": launches.launches(program)}
-    spent = hlo.cycles(program)
+    costs = hlo.cycles(program)
     # Every custom call without a cost counts as minus one second (aot: X64SplitLow, X64SplitHigh, X64Combine).
     uncosted = sum(1 for one, _ in program.scheduled() if one.opcode == "custom-call" and "X64" in one.rest)
     seconds = raw["cost"].get("optimal_seconds")
-    report["cycles"] = spent
-    report["estimated_ms"] = round(spent["total"] / target.megahertz / 1e3, 3) if target.megahertz else None
+    report["cycles"] = costs
+    report["estimated_ms"] = round(costs["total"] / target.megahertz / 1e3, 3) if target.megahertz else None
     report["optimal_ms"] = None if seconds is None else round(1e3 * (seconds + uncosted), 3)
     return report

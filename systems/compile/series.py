@@ -6,7 +6,6 @@ Presets with the same program share a result. A stopped series continues with th
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +17,6 @@ from systems.compile.store import RESULTS
 from systems.compile.targets import target
 
 Preset = tuple[str, str, str]  # Benchmark, system, kind of device.
-
-
-def is_wanted(name: str, chosen: str) -> bool:
-    """Whether `chosen` ("both", "train", or a step's name) includes the step `name`: "train", or "train-2"."""
-    return chosen in ("both", name, name.partition("-")[0])
 
 
 def record_of(benchmark: str, system: str, results: Path = RESULTS) -> dict[str, Any] | None:
@@ -37,13 +31,8 @@ def compile_preset(
     program: str,
     say: Callable[[str], None],
     results: Path = RESULTS,
-    exported: Path | None = None,
 ) -> dict[str, Any]:
-    """Compiles a preset's programs, writes its record and returns it.
-
-    Args:
-      program: "train", "eval", "both", or the name of a single shape, such as "train-2".
-      exported: an existing export of the preset.
+    """Compiles a preset's programs ("train", "eval" or "both"), writes its record and returns it.
 
     Returns {"benchmark", "system", "kind", "replicas", "programs": {name: name of its result}, "lengths": batch lengths
     of the programs, if there are several, "error": why this attempt failed (the programs are then those of an earlier
@@ -51,23 +40,18 @@ def compile_preset(
     """
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
         try:
-            folder = exported or Path(scratch) / "export"
-            manifest = (
-                json.loads((folder / "manifest.json").read_text())
-                if exported
-                else run.export(benchmark, system, folder, [], say, program)
-            )
+            folder = Path(scratch) / "export"
+            manifest = run.export(benchmark, system, folder, [], say, program)
             goal = target(kind, int(manifest.get("num_replicas", 1)))
             by_name = {
                 one["name"]: run.compiled(folder, manifest, one, goal, say, results, benchmark=benchmark)
                 for one in manifest["programs"]
-                if is_wanted(one["name"], program)
             }
         except UserError as error:
             before = record_of(benchmark, system, results) or {}
             earlier = before if before.get("programs") else {}
-            return _put(benchmark, system, {**earlier, "kind": kind, "error": str(error)}, results)
-    return keep(benchmark, system, kind, program, by_name, lengths(manifest), results)
+            return _store(benchmark, system, {**earlier, "kind": kind, "error": str(error)}, results)
+    return keep(benchmark, system, kind, by_name, lengths(manifest), results)
 
 
 def lengths(manifest: Mapping[str, Any]) -> list[int]:
@@ -79,12 +63,11 @@ def keep(
     benchmark: str,
     system: str,
     kind: str,
-    program: str,
     reports_by_program: dict[str, dict],
     shapes: Sequence[int] = (),
     results: Path = RESULTS,
 ) -> dict[str, Any]:
-    """Returns a preset's record of reports and `lengths`; writes it unless `program` is a single shape."""
+    """Writes a preset's record of reports and `lengths`, and returns it."""
     # Steps of the other kind may have been compiled earlier.
     before = record_of(benchmark, system, results) or {}
     programs = before.get("programs", {}) | {
@@ -97,15 +80,13 @@ def keep(
     rest = {"kind": kind, "replicas": replicas, "programs": programs}
     if shapes:
         rest["lengths"] = list(shapes)
-    if "-" in program:
-        return {"benchmark": benchmark, "system": system} | rest
-    return _put(benchmark, system, rest, results)
+    return _store(benchmark, system, rest, results)
 
 
-def _put(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> dict[str, Any]:
-    found = {"benchmark": benchmark, "system": system} | rest
-    store.put_preset(found, results)
-    return found
+def _store(benchmark: str, system: str, rest: dict[str, Any], results: Path) -> dict[str, Any]:
+    record = {"benchmark": benchmark, "system": system} | rest
+    store.put_preset(record, results)
+    return record
 
 
 def compile_all(
@@ -138,7 +119,7 @@ def compile_all(
 def reports(record: dict[str, Any], results: Path = RESULTS) -> dict[str, dict]:
     """Returns {program name: report} for a preset's record."""
     programs = store.read(record["benchmark"], results).programs
-    return {name: programs[kept] for name, kept in record.get("programs", {}).items()}
+    return {name: programs[result] for name, result in record.get("programs", {}).items()}
 
 
 def misses(record: dict[str, Any], results: Path = RESULTS) -> str:
@@ -149,6 +130,6 @@ def misses(record: dict[str, Any], results: Path = RESULTS) -> str:
         if "error" in report:
             return f"{name} does not compile: {report['error']}"
         if not report["fits"]:
-            needed, held = (report[part] / 2**30 for part in ("needed_bytes", "device_bytes"))
-            return f"{name} does not fit: {needed:.1f} of {held:.0f} GiB"
+            needed, capacity = (report[part] / 2**30 for part in ("needed_bytes", "device_bytes"))
+            return f"{name} does not fit: {needed:.1f} of {capacity:.0f} GiB"
     return ""

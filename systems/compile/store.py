@@ -22,7 +22,7 @@ _PRESET, _PROGRAM = "preset", "program"
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class File:
     """A benchmark's stored data; must not be modified, since readers share it.
 
     Attributes:
@@ -39,7 +39,7 @@ def name_of(report: Mapping[str, Any]) -> str:
     return "{digest}-{target}-{replicas}-{compiler}".format(**report)
 
 
-def read(benchmark: str, results: Path = RESULTS) -> Kept:
+def read(benchmark: str, results: Path = RESULTS) -> File:
     """Reads a benchmark's file; empty if there is none.
 
     Raises UserError if a line is not in this module's format.
@@ -48,12 +48,12 @@ def read(benchmark: str, results: Path = RESULTS) -> Kept:
     try:
         about = place.stat()
     except FileNotFoundError:
-        return Kept({}, {})
+        return File({}, {})
     return _read(place, about.st_mtime_ns, about.st_size, about.st_ino)
 
 
 @functools.lru_cache(maxsize=16)
-def _read(place: Path, *_version: int) -> Kept:
+def _read(place: Path, *_version: int) -> File:
     presets, programs = {}, {}
     for number, line in enumerate(place.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -66,7 +66,7 @@ def _read(place: Path, *_version: int) -> Kept:
             raise UserError(
                 f"{place}: line {number} is not a result ({error!r}); restore the file"
             ) from error
-    return Kept(presets, programs)
+    return File(presets, programs)
 
 
 def benchmarks(results: Path = RESULTS) -> list[str]:
@@ -80,26 +80,26 @@ def put_preset(record: dict[str, Any], results: Path = RESULTS) -> None:
     Raises UserError if the folder cannot be written; the functions below raise it too.
     """
     system = record["system"]
-    _change(record["benchmark"], results, lambda kept: Kept({**kept.presets, system: record}, kept.programs))
+    _change(record["benchmark"], results, lambda data: File({**data.presets, system: record}, data.programs))
 
 
 def put_program(benchmark: str, report: dict[str, Any], results: Path = RESULTS) -> None:
     """Stores a program's report, replacing an earlier one of the same name."""
-    _change(benchmark, results, lambda kept: Kept(kept.presets, {**kept.programs, name_of(report): report}))
+    _change(benchmark, results, lambda data: File(data.presets, {**data.programs, name_of(report): report}))
 
 
 def prune(results: Path = RESULTS) -> None:
     """Removes reports that no record names: reports on programs from before a code change."""
 
-    def named(kept: Kept) -> Kept:
-        names = {name for record in kept.presets.values() for name in record.get("programs", {}).values()}
-        return Kept(kept.presets, {name: kept.programs[name] for name in kept.programs if name in names})
+    def without_unnamed(data: File) -> File:
+        names = {name for record in data.presets.values() for name in record.get("programs", {}).values()}
+        return File(data.presets, {name: data.programs[name] for name in data.programs if name in names})
 
     for benchmark in benchmarks(results):
-        _change(benchmark, results, named)
+        _change(benchmark, results, without_unnamed)
 
 
-def _change(benchmark: str, results: Path, changed: Callable[[Kept], Kept]) -> None:
+def _change(benchmark: str, results: Path, changed: Callable[[File], File]) -> None:
     try:
         results.mkdir(parents=True, exist_ok=True)
         with locked(results):
@@ -111,6 +111,6 @@ def _change(benchmark: str, results: Path, changed: Callable[[Kept], Kept]) -> N
         ) from error
 
 
-def _lines(kept: Kept) -> Iterable[str]:
-    for kind, found in ((_PRESET, kept.presets), (_PROGRAM, kept.programs)):
-        yield from (json.dumps({kind: found[name]}) + "\n" for name in sorted(found))
+def _lines(data: File) -> Iterable[str]:
+    for kind, entries in ((_PRESET, data.presets), (_PROGRAM, data.programs)):
+        yield from (json.dumps({kind: entries[name]}) + "\n" for name in sorted(entries))

@@ -93,9 +93,9 @@ def _first_line(error: Exception) -> str:
 
 def _use_own_ptxas() -> None:
     """Puts this environment's NVIDIA assembler (ptxas) before any that the machine has."""
-    found = find_spec("nvidia.cuda_nvcc") if find_spec("nvidia") else None
-    if found:
-        folder = list(found.submodule_search_locations)[0]
+    spec = find_spec("nvidia.cuda_nvcc") if find_spec("nvidia") else None
+    if spec:
+        folder = list(spec.submodule_search_locations)[0]
         os.environ["PATH"] = f"{folder}/bin{os.pathsep}{os.environ.get('PATH', '')}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_cuda_data_dir={folder}"
 
@@ -109,7 +109,7 @@ def _donate(ir: Any, module: Any, program: dict[str, Any]) -> None:
     for i, result in enumerate(program["results"]):
         if result["updates"] in places:
             attributes[places[result["updates"]]] = {"tf.aliasing_output": ir.IntegerAttr.get(number, i)}
-    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(found) for found in attributes])
+    main.attributes["arg_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(entries) for entries in attributes])
 
 
 def _compile(devices: list, module: Any, replicas: int) -> Any:

@@ -41,7 +41,7 @@ _BRANDS = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class UserFigures:
     """What the user says of an accelerator; None takes the known one's.
 
     Attributes:
@@ -102,16 +102,16 @@ def recognize(description: Mapping[str, Any]) -> str:
     )
     plain = re.sub(r"[^a-z0-9]+", " ", model.lower()).strip()
     if plain not in _VAGUE:
-        return named(model)
-    found = named(system)
-    if found and not table()[found].get("host"):
-        return found
+        return name_in(model)
+    match = name_in(system)
+    if match and not table()[match].get("host"):
+        return match
     bare = str(description.get("accelerators_per_node") or "0").strip() in ("0", "N/A")
-    return named(host) if bare else ""
+    return name_in(host) if bare else ""
 
 
 @functools.cache
-def named(text: str) -> str:
+def name_in(text: str) -> str:
     """The accelerator whose name stands in a text; "" if none does. The first pattern of the list that fits counts."""
     plain = re.sub(r"[^a-z0-9]+", " ", text.lower())
     # People also write RTX4090 and TPUv6e.
@@ -122,43 +122,43 @@ def named(text: str) -> str:
     return ""
 
 
-def chip(name: str, description: Mapping[str, Any], given: Given, notes: list[str]) -> dict[str, Any]:
+def chip(name: str, description: Mapping[str, Any], figures: UserFigures, notes: list[str]) -> dict[str, Any]:
     """The entry of a description's accelerator with its `name`, and the user's figures in place of its own.
 
-    Raises UserError if the accelerator is unknown, and `given` lacks a figure.
+    Raises UserError if the accelerator is unknown, and `figures` lack one.
     """
     model = str(description.get("accelerator_model_name") or "")
-    known = recognize(description)
-    if known:
-        entry = dict(table()[known]) | {"name": known}
-        if re.sub(r"\W", "", known.lower()) not in re.sub(r"\W", "", model.lower()):
+    match = recognize(description)
+    if match:
+        entry = dict(table()[match]) | {"name": match}
+        if re.sub(r"\W", "", match.lower()) not in re.sub(r"\W", "", model.lower()):
             notes.append(
-                f"{name}: {model or str(description.get('system_name'))!r} is taken for {known}{_others(known)}"
+                f"{name}: {model or str(description.get('system_name'))!r} is taken for {match}{_others(match)}"
             )
     elif not model and str(description.get("accelerators_per_node")).strip() in ("0", "N/A"):
         raise UserError(f"{name}: accelerators_per_node is 0; a forecast needs accelerators")
     else:
-        entry = _unknown(name, model, given)
-    if given.peak:
+        entry = _unknown(name, model, figures)
+    if figures.peak:
         before = entry["peak"]["bf16"]
-        entry["peak"] = {k: v * given.peak * 1e12 / before for k, v in entry["peak"].items()}
-    if given.bandwidth:
-        entry["memory_bandwidth"] = given.bandwidth * 1e9
-    if given.flags:
-        notes.append("given: " + ", ".join(f"--{flag}={value:g}" for flag, value in given.flags.items()))
+        entry["peak"] = {k: v * figures.peak * 1e12 / before for k, v in entry["peak"].items()}
+    if figures.bandwidth:
+        entry["memory_bandwidth"] = figures.bandwidth * 1e9
+    if figures.flags:
+        notes.append("given: " + ", ".join(f"--{flag}={value:g}" for flag, value in figures.flags.items()))
     return entry
 
 
-def _others(known: str) -> str:
+def _others(full_name: str) -> str:
     """The boards of the same name that a short name may mean as well."""
-    family = known.split("-")[0]
-    others = [name for name in table() if name != known and name.split("-")[0] == family]
+    family = full_name.split("-")[0]
+    others = [name for name in table() if name != full_name and name.split("-")[0] == family]
     return f"; {', '.join(others)} are others" if others else ""
 
 
-def _unknown(name: str, model: str, given: Given) -> dict[str, Any]:
+def _unknown(name: str, model: str, figures: UserFigures) -> dict[str, Any]:
     """An accelerator of which only the user's figures are known."""
-    missing = [flag for flag in ("peak", "bandwidth") if flag not in given.flags]
+    missing = [flag for flag in ("peak", "bandwidth") if flag not in figures.flags]
     if missing:
         units = {"peak": "TFLOPS", "bandwidth": "GB/S"}
         flags = " ".join(f"--{flag}={units[flag]}" for flag in missing)
@@ -167,9 +167,9 @@ def _unknown(name: str, model: str, given: Given) -> dict[str, Any]:
             f"{name}: accelerator_model_name: {text}; give {flags} of the accelerator, or one of "
             f"{', '.join(known_names())}"
         )
-    peak = given.peak * 1e12
+    peak = figures.peak * 1e12
     return {
-        "name": model or "accelerator", "peak": {"bf16": peak}, "memory_bandwidth": given.bandwidth * 1e9,
+        "name": model or "accelerator", "peak": {"bf16": peak}, "memory_bandwidth": figures.bandwidth * 1e9,
         "memory": None, "watts": None, "per_node": 8, "largest": MOST, "source": "given",
     }  # fmt: skip
 

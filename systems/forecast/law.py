@@ -68,19 +68,19 @@ class Points:
     def __len__(self) -> int:
         return len(self.date)
 
-    def take(self, chosen: Any) -> Points:
+    def take(self, index: Any) -> Points:
         """The points of an index or a mask."""
-        return Points(*(getattr(self, field.name)[chosen] for field in dataclasses.fields(self)))
+        return Points(*(getattr(self, field.name)[index] for field in dataclasses.fields(self)))
 
 
 def points(
     rows: Sequence[Score], entries: Mapping[str, Mapping[str, Any]] | None = None, years: Any = None
 ) -> Points:
     """The points of scores, dated `years` where given; `entries` has accelerators that the table lacks, by name."""
-    known = accelerators.table() | dict(entries or {})
+    table = accelerators.table() | dict(entries or {})
     date = np.array([row.year for row in rows] if years is None else years, dtype=np.float64)
     first = scores.first_years()
-    each = {name: _figures(known[name]) for name in {row.chip for row in rows}}
+    each = {name: _figures(table[name]) for name in {row.chip for row in rows}}
     peak, wide, narrow = np.array([each[row.chip] for row in rows]).T
     return Points(
         _codes(row.benchmark for row in rows), _codes(row.chip for row in rows),
@@ -96,7 +96,11 @@ def _codes(names: Iterable[str]) -> np.ndarray:
 
 
 def _figures(chip: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Logarithms of an accelerator's 16-bit peak and bandwidth relative to an A100's, and of its 8-bit peak over it."""
+    """Returns three logarithms of an accelerator's figures.
+
+    They are of its 16-bit peak relative to an A100's, of its bandwidth relative to an A100's, and of its 8-bit peak
+    divided by its 16-bit peak.
+    """
     peak, wide = chip["peak"]["bf16"], chip["memory_bandwidth"] or _ON_CHIP
     return math.log(peak / 312e12), math.log(wide / 2.039e12), math.log(chip["peak"].get("fp8", peak) / peak)
 
@@ -130,17 +134,17 @@ def parts(a: Points, b: Points, numbers: Mapping[str, float]) -> Iterator[tuple[
     def same(part: str) -> np.ndarray:
         return (getattr(a, part)[:, None] == getattr(b, part)[None, :]).astype(float)
 
-    own, chip, maker = same("benchmark"), same("chip"), same("maker")
+    benchmark, chip, maker = same("benchmark"), same("chip"), same("maker")
     dates, over = smooth("l_date", "date"), smooth("l_many", "many")
     many, squared = product("many", _CENTER), product("many", _CENTER, 2) / 100
-    yield "", _CONSTANT * own
+    yield "", _CONSTANT * benchmark
     for name, matrix in (("many", many), ("many2", squared), ("maker", maker), ("smooth_date", dates)):
-        yield name, own * matrix
+        yield name, benchmark * matrix
     for name in ("speed", "ratio", "date", "age", "narrow"):
-        yield name, own * product(name)
-    yield "smooth", own * over * smooth("l_speed", "speed", "ratio") * dates
-    yield "chip", own * chip
-    yield "smooth_chip", own * chip * over * dates
+        yield name, benchmark * product(name)
+    yield "smooth", benchmark * over * smooth("l_speed", "speed", "ratio") * dates
+    yield "chip", benchmark * chip
+    yield "smooth_chip", benchmark * chip * over * dates
     yield "all_many", many
     yield "all_many2", squared
     for name in ("speed", "ratio", "date", "age"):
@@ -185,36 +189,36 @@ class Law:
         """The law of scores: the noise's deviations are reweighted by their expected size, `_ROUNDS` times."""
         at = points(rows)
         prior, noise = kernel(at, at, numbers), numbers["noise"] ** 2
-        left = goal(rows, at)
-        mean, weights = float(left.mean()), np.ones(len(rows))
+        goals = goal(rows, at)
+        mean, weights = float(goals.mean()), np.ones(len(rows))
         for turn in range(_ROUNDS):
-            own = noise / weights
-            inverse = np.linalg.inv(prior + np.diag(own))
-            pull = inverse @ (left - mean)
+            noises = noise / weights
+            inverse = np.linalg.inv(prior + np.diag(noises))
+            pull = inverse @ (goals - mean)
             if turn < _ROUNDS - 1:
-                spread = np.maximum(own - own**2 * np.diag(inverse), 0.0)
-                weights = (FREEDOM + 1) / (FREEDOM + ((own * pull) ** 2 + spread) / noise)
+                spread = np.maximum(noises - noises**2 * np.diag(inverse), 0.0)
+                weights = (FREEDOM + 1) / (FREEDOM + ((noises * pull) ** 2 + spread) / noise)
         return cls(rows, at, numbers, mean, weights, pull, inverse)
 
-    def predict(self, asked: Points) -> tuple[np.ndarray, np.ndarray]:
-        """(ln of the minutes, standard deviation), [asked], of runs of one benchmark on one accelerator.
+    def predict(self, query: Points) -> tuple[np.ndarray, np.ndarray]:
+        """(ln of the minutes, standard deviation), [query], of runs of one benchmark on one accelerator.
 
         Without the inverse, the deviation follows from the scores of the benchmark and of the accelerator alone, so it
         is an upper bound.
         """
-        across = kernel(asked, self.at, self.numbers)
-        logs = self.mean + across @ self.pull - asked.many - asked.speed
-        prior = np.diag(kernel(asked, asked, self.numbers)) + self.numbers["noise"] ** 2
+        across = kernel(query, self.at, self.numbers)
+        logs = self.mean + across @ self.pull - query.many - query.speed
+        prior = np.diag(kernel(query, query, self.numbers)) + self.numbers["noise"] ** 2
         if self.inverse is None:
-            mine, alike = self.at.benchmark == asked.benchmark[0], self.at.chip == asked.chip[0]
+            mine, alike = self.at.benchmark == query.benchmark[0], self.at.chip == query.chip[0]
             others = np.flatnonzero(alike & ~mine)
             near = np.append(np.flatnonzero(mine), others[:: -(-len(others) // _ALIKE) or 1])
             at, across = self.at.take(near), across[:, near]
-            own = kernel(at, at, self.numbers) + np.diag(self.numbers["noise"] ** 2 / self.weights[near])
-            told = np.linalg.solve(own, across.T)
+            matrix = kernel(at, at, self.numbers) + np.diag(self.numbers["noise"] ** 2 / self.weights[near])
+            gain = np.linalg.solve(matrix, across.T)
         else:
-            told = self.inverse @ across.T
-        variance = prior - np.einsum("ij,ji->i", across, told)
+            gain = self.inverse @ across.T
+        variance = prior - np.einsum("ij,ji->i", across, gain)
         return logs, np.sqrt(np.maximum(variance, 1e-9))
 
     def curve(
@@ -237,8 +241,8 @@ class Law:
         for i in range(anchor - 1, -1, -1):
             rise = _STEEPEST * math.log(grid[i + 1] / grid[i])
             logs[i] = np.clip(logs[i], logs[i + 1], logs[i + 1] + rise)
-        chosen = np.searchsorted(grid, sizes)
-        return logs[chosen], deviation[chosen]
+        places = np.searchsorted(grid, sizes)
+        return logs[places], deviation[places]
 
 
 @functools.cache
@@ -276,7 +280,7 @@ class Estimate:
     reason: str = ""
 
 
-def known(benchmark: str) -> str:
+def require_scores(benchmark: str) -> str:
     """The benchmark. Raises UserError if nothing is published of it."""
     names = scores.benchmarks()
     if benchmark not in names:
@@ -304,7 +308,7 @@ def estimates(
     Raises UserError if nothing is published of the benchmark.
     """
     one = one or law()
-    rows = [row for row in one.rows if row.benchmark == known(benchmark)]
+    rows = [row for row in one.rows if row.benchmark == require_scores(benchmark)]
     if not rows:
         reason = f"no earlier scores of {benchmark} are published"
         return [Estimate(benchmark, size, 0.0, 0.0, 0.0, reason, reason) for size in sizes]
@@ -332,12 +336,12 @@ def _evidence(rows: Sequence[Score], chip: str, size: int) -> str:
     if not same:
         return f"none of {len(rows)} published scores is on {chip}"
     exact = [row for row in same if row.accelerators == size]
-    chosen = exact or same
+    matches = exact or same
     ends = {min(row.accelerators for row in same), max(row.accelerators for row in same)}
     where = f"{size}" if exact else " to ".join(map(str, sorted(ends)))
-    orgs = list(dict.fromkeys(row.org for row in sorted(chosen, key=lambda row: -row.year)))
+    orgs = list(dict.fromkeys(row.org for row in sorted(matches, key=lambda row: -row.year)))
     names = ", ".join(orgs[:3]) + (f" and {len(orgs) - 3} more" if len(orgs) > 3 else "")
-    rounds = list(dict.fromkeys(row.round for row in sorted(chosen, key=lambda row: row.year)))
+    rounds = list(dict.fromkeys(row.round for row in sorted(matches, key=lambda row: row.year)))
     when = rounds[0] if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
-    count = f"{len(chosen)} score{'s' if len(chosen) > 1 else ''}"
+    count = f"{len(matches)} score{'s' if len(matches) > 1 else ''}"
     return f"{count} on {where} {chip}, {when}, of {names}"

@@ -13,7 +13,7 @@ from typing import Any
 import systems
 from common.errors import UserError, near
 from systems.forecast import accelerators
-from systems.forecast.accelerators import Given
+from systems.forecast.accelerators import UserFigures
 
 _SHORT, _ENDING = re.compile(r"(\d{1,6}) ?[x*] ?(.+)"), re.compile(r"(.+)-(\d{1,6})")
 
@@ -37,14 +37,14 @@ def machine(
     description: Mapping[str, Any],
     many: int | None,
     notes: list[str],
-    given: Given | None = None,
+    figures: UserFigures | None = None,
 ) -> Machine:
     """The machine of a description, or one with `many` accelerators of its kind; assumptions are appended to `notes`.
 
     Raises UserError if the accelerator is unknown, a required field is missing, or the number makes no sense.
     """
     name = str(description.get("system_name") or "system")
-    chip = accelerators.chip(name, description, given or Given(), notes)
+    chip = accelerators.chip(name, description, figures or UserFigures(), notes)
     field = "host_processors_per_node" if chip.get("host") else "accelerators_per_node"
     per_node = _count(description, field, name)
     size = _count(description, "number_of_nodes", name) * per_node if many is None else many
@@ -66,10 +66,10 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("standard"))
 
 
-def load(name: str, given: Given | None = None) -> dict[str, Any]:
+def load(name: str, figures: UserFigures | None = None) -> dict[str, Any]:
     """The description of a system by name, of COUNTxACCELERATOR or a cloud's machine, or from a JSON file's path.
 
-    With a peak and a bandwidth in `given`, the accelerator may be an unknown one.
+    With a peak and a bandwidth in `figures`, the accelerator may be an unknown one.
 
     Raises UserError if there is no such system or accelerator, or the file is not a readable JSON object.
     """
@@ -82,17 +82,17 @@ def load(name: str, given: Given | None = None) -> dict[str, Any]:
     if name in systems.names():
         return systems.load(name)
     count, end = _SHORT.fullmatch(name), _ENDING.fullmatch(name)
-    if found := _instances().get(_plain(name)) or (count and _instances().get(_plain(count[2]))):
+    if instance := _instances().get(_plain(name)) or (count and _instances().get(_plain(count[2]))):
         nodes = 1 if _plain(name) in _instances() else int(count[1])
-        return _described(name, found[1], nodes * found[0], found[0])
+        return _described(name, instance[1], nodes * instance[0], instance[0])
     word = count[2] if count else end[1] if end else name
     # A TPU's name counts cores, not chips, so it must be one that is described.
     exact = count or (end and not name.startswith("tpu")) or word in accelerators.known_names()
-    model = accelerators.named(word) if exact else ""
-    if not model and not (count and given and {*given.flags} == {"peak", "bandwidth"}):
-        known = [*systems.names(), *accelerators.known_names()]
+    model = accelerators.name_in(word) if exact else ""
+    if not model and not (count and figures and {*figures.flags} == {"peak", "bandwidth"}):
+        names = [*systems.names(), *accelerators.known_names()]
         raise UserError(
-            f"--system={name}: neither a system nor COUNTxACCELERATOR, as 8xH100-SXM5{near(name, known)}; another "
+            f"--system={name}: neither a system nor COUNTxACCELERATOR, as 8xH100-SXM5{near(name, names)}; another "
             f"accelerator takes --peak=TFLOPS and --bandwidth=GB/S, or a JSON file (`timetotrain systems detect`); "
             f"accelerators: {', '.join(accelerators.known_names())}"
         )

@@ -37,12 +37,12 @@ class Fit:
     """Bytes that a run needs at least, and those that the accelerators have; `why` says it in words."""
 
     needed: float
-    held: float
+    available: float
     why: str
 
     @property
     def fits(self) -> bool:
-        return self.needed <= self.held
+        return self.needed <= self.available
 
 
 def fit(benchmark: str, chip: Mapping[str, Any], many: int, batch: float | None = None) -> Fit | None:
@@ -58,7 +58,7 @@ def fit(benchmark: str, chip: Mapping[str, Any], many: int, batch: float | None 
     # Networks that cannot be divided hold a copy on each accelerator.
     copies = 1 if shared or "tables" in row else many
     acts = example * (batch if batch and not shared else copies)
-    needed, held = copies * state + acts + row.get("working", 0), chip["memory"] * many
+    needed, available = copies * state + acts + row.get("working", 0), chip["memory"] * many
     parts = (
         [f"{row['parameters'] / 1e9:.3g} billion parameters at {row['state']} bytes"]
         if "parameters" in row
@@ -68,25 +68,26 @@ def fit(benchmark: str, chip: Mapping[str, Any], many: int, batch: float | None 
     more = acts + row.get("working", 0)
     parts += [f"activations of {_gb(more)}{' (estimated)' if row.get('estimated') else ''}"] if more else []
     which = "at least" if shared or "tables" in row else "about"
-    text = f"{', '.join(parts)} need {which} {_gb(needed)}; {many} x {chip['name']} have {_gb(held)}"
-    if batch and example and not shared and needed > held:
-        most = max(0, int((held - copies * state) / example))
+    text = f"{', '.join(parts)} need {which} {_gb(needed)}; {many} x {chip['name']} have {_gb(available)}"
+    if batch and example and not shared and needed > available:
+        most = max(0, int((available - copies * state) / example))
         text += f"; a batch of at most {most:,} fits without accumulation"
-    return Fit(needed, held, text + (_beside(benchmark, row, held) if needed <= held else ""))
+    return Fit(needed, available, text + (_beside(benchmark, row, available) if needed <= available else ""))
 
 
-def _beside(benchmark: str, row: Mapping[str, Any], held: float) -> str:
+def _beside(benchmark: str, row: Mapping[str, Any], available: float) -> str:
     """What was measured, and a warning if every published system of the benchmark has more memory."""
-    known = accelerators.table()
+    table = accelerators.table()
     sizes = [
-        (known[one.chip]["memory"] * one.accelerators, f"{one.accelerators} x {one.chip}")
+        (table[one.chip]["memory"] * one.accelerators, f"{one.accelerators} x {one.chip}")
         for one in scores.rows()
-        if one.benchmark == benchmark and known[one.chip].get("memory")
+        if one.benchmark == benchmark and table[one.chip].get("memory")
     ]
     text = ""
-    if found := row.get("measured"):
-        text += f"; measured: {_gb(found['bytes'])} on {found['many']} {found['on']} ({found['source']})"
-    if (sizes and held < min(sizes)[0] / 2) or (found and held < found["bytes"]):
+    if measurement := row.get("measured"):
+        place = f"{measurement['many']} {measurement['on']} ({measurement['source']})"
+        text += f"; measured: {_gb(measurement['bytes'])} on {place}"
+    if (sizes and available < min(sizes)[0] / 2) or (measurement and available < measurement["bytes"]):
         text += "; WARNING: it may run out of memory"
         text += f": the smallest published system has {_gb(min(sizes)[0])} ({min(sizes)[1]})" if sizes else ""
     return text
@@ -110,15 +111,15 @@ class Division:
     micro: int
     accumulation: int
     sharded: bool
-    held: float
+    bytes_each: float
 
-    def told(self) -> str:
+    def words(self) -> str:
         """The division in words."""
         parts = [f"{name} {n}" for name, n in dataclasses.asdict(self).items() if name in _KINDS and n > 1]
         text = ", ".join(parts) or "one accelerator"
         steps = f", accumulation {self.accumulation}" if self.accumulation > 1 else ""
         shards = ", weights sharded" if self.sharded else ""
-        return f"{text}, micro-batch {self.micro}{steps}{shards}: {self.held / 1e9:.0f} GB each"
+        return f"{text}, micro-batch {self.micro}{steps}{shards}: {self.bytes_each / 1e9:.0f} GB each"
 
 
 _KINDS = ("data", "tensor", "pipeline", "context", "expert")
@@ -131,7 +132,7 @@ def divide(benchmark: str, chip: Mapping[str, Any], many: int, per_node: int, ba
     row = facts().get(benchmark, {})
     if "parameters" not in row or "example" not in row or not chip.get("memory"):
         return None
-    twos, found = [1 << i for i in range(15)], []
+    twos, candidates = [1 << i for i in range(15)], []
     within = [n for n in twos if n <= min(row.get("tensor", 1), per_node)]
     deep = [n for n in twos if n <= 16] if "tensor" in row else [1]
     for tensor, pipeline, context in itertools.product(within, deep, deep[:4]):
@@ -144,12 +145,12 @@ def divide(benchmark: str, chip: Mapping[str, Any], many: int, per_node: int, ba
         ):
             if batch % (data * micro):
                 continue
-            held = _each(row, (data, tensor, pipeline, context), micro, sharded)
-            if held <= _FREE * chip["memory"]:
+            bytes_each = _each(row, (data, tensor, pipeline, context), micro, sharded)
+            if bytes_each <= _FREE * chip["memory"]:
                 expert = min(row.get("experts", 1), data) if row.get("experts") else 1
                 numbers = (data, tensor, pipeline, context, expert, micro, batch // data // micro)
-                found.append(((parts, sharded, -micro), Division(*numbers, sharded, held)))
-    return min(found, key=lambda one: one[0])[1] if found else None
+                candidates.append(((parts, sharded, -micro), Division(*numbers, sharded, bytes_each)))
+    return min(candidates, key=lambda one: one[0])[1] if candidates else None
 
 
 def _each(row: Mapping[str, Any], parts: tuple[int, ...], micro: int, sharded: bool) -> float:

@@ -47,11 +47,11 @@ class Power(scores.Score):
 def powers() -> tuple[Power, ...]:
     """The published power results of systems with a published score."""
     results = []
-    known = {(r.round, r.org, r.system, r.benchmark): r for r in scores.published()}
+    by_run = {(r.round, r.org, r.system, r.benchmark): r for r in scores.published()}
     with (_DATA / "power.csv").open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             name = scores.title(row["benchmark"], row["round"])
-            score = known.get((row["round"], row["org"], row["system"], name))
+            score = by_run.get((row["round"], row["org"], row["system"], name))
             if score:
                 watts = float(row["node_watts"]) + float(row["switch_watts"])
                 results.append(Power(*dataclasses.astuple(score), watts))
@@ -67,9 +67,9 @@ def ratio(without: str = "") -> tuple[float, float]:
     by_org: dict[str, list[float]] = {}
     for one in powers():
         by_org.setdefault(maker(one.org), []).append(one.ratio)
-    chosen = [median(found) for org, found in by_org.items() if org != without]
-    every = [x for org, found in by_org.items() if org != without for x in found]
-    middle = median(chosen)
+    medians = [median(ratios) for org, ratios in by_org.items() if org != without]
+    every = [x for org, ratios in by_org.items() if org != without for x in ratios]
+    middle = median(medians)
     return middle, math.sqrt(sum(math.log(x / middle) ** 2 for x in every) / len(every))
 
 
@@ -122,7 +122,7 @@ class Offer:
         return -(-many // self.of) * self.of
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """The price with seller, kind and date; one that is older than a year says so."""
         match = re.match(r"(\d{4})-?(\d\d)?", self.date)
         old = (
@@ -152,10 +152,10 @@ class Price:
         exact = [one for one in bookable if one.billed(many) == many] or bookable
         return Price(tuple(sorted(exact, key=lambda one: one.usd * one.billed(many)))) if exact else None
 
-    def told(self, many: int) -> str:
+    def words(self, many: int) -> str:
         """The prices in words, with sellers, kinds, dates, and how many accelerators they bill if more than `many`."""
         ends = [
-            one.told + (f", billed for {one.billed(many)}" if one.billed(many) > many else "")
+            one.words + (f", billed for {one.billed(many)}" if one.billed(many) > many else "")
             for one in (self.offers[0], self.offers[-1])
         ]
         return f"{' to '.join(dict.fromkeys(ends))} USD an accelerator and hour"
@@ -185,7 +185,7 @@ def prices(path: Path | None = None) -> dict[str, Price]:
     table = {}
     for name, entry in by_name["prices"].items():
         offers = [_offer(one, f"{shape}; {name}", str(by_name.get("date", ""))) for one in _entries(entry)]
-        chip = accelerators.named(name) or name
+        chip = accelerators.name_in(name) or name
         table[chip] = Price(tuple(sorted(offers, key=lambda one: one.usd)))
     return table
 
@@ -211,13 +211,13 @@ def _offer(row: dict[str, Any], place: str, day: str) -> Offer:
     return Offer(words[0], float(usd), of, words[1] or day, words[2], most, words[3])
 
 
-def price(chip: str, given: float | None, path: Path | None) -> Price | None:
+def price(chip: str, usd: float | None, path: Path | None) -> Price | None:
     """The prices of an accelerator: the user's, else the table's; None if it has none.
 
     Raises UserError if the price is not a positive number, or the file is not a table.
     """
-    if given is not None:
-        if not 0 < given < 1e6:
-            raise UserError(f"--price={given:g}: must be a positive number of USD per accelerator and hour")
-        return Price((Offer("--price", given),))
+    if usd is not None:
+        if not 0 < usd < 1e6:
+            raise UserError(f"--price={usd:g}: must be a positive number of USD per accelerator and hour")
+        return Price((Offer("--price", usd),))
     return prices(path).get(chip)

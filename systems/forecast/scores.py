@@ -64,19 +64,19 @@ def descriptions() -> tuple[dict[str, str], ...]:
 @functools.cache
 def published() -> tuple[Score, ...]:
     """Every row of the tables whose machine has accelerators, copies included."""
-    known = {(r["round"], r["org"], r["system"]): r for r in descriptions()}
-    found = []
+    by_system = {(r["round"], r["org"], r["system"]): r for r in descriptions()}
+    results = []
     for path in files():
         with path.open(encoding="utf-8") as lines:
             for row in csv.DictReader(lines):
-                chip = _chip(row["system"], known.get((row["round"], row["org"], row["system"])))
+                chip = _chip(row["system"], by_system.get((row["round"], row["org"], row["system"])))
                 if chip and not accelerators.table()[chip].get("host"):
-                    found.append(_score(row, chip))
-    found += [
+                    results.append(_score(row, chip))
+    results += [
         Score("paper", "Training Kinetics", f"summit-{n}", "tsm_kinetics", "V100-SXM2", 6 * n, seconds / 60)
         for n, seconds in KINETICS.items()
     ]
-    return tuple(found)
+    return tuple(results)
 
 
 @functools.cache
@@ -93,8 +93,8 @@ def rows() -> tuple[Score, ...]:
 
 
 def _chip(system: str, description: dict[str, str] | None) -> str:
-    found = accelerators.recognize(description) if description else ""
-    return found or _UNDESCRIBED.get(system[:4], "")
+    name = accelerators.recognize(description) if description else ""
+    return name or _UNDESCRIBED.get(system[:4], "")
 
 
 def _score(row: dict[str, str], chip: str) -> Score:

@@ -58,8 +58,8 @@ def test_a_table_is_what_the_csv_module_writes_into_a_file(tmp_path) -> None:
 def test_a_failure_in_the_middle_leaves_the_old_file_and_nothing_else(tmp_path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(RuntimeError), files.whole(path) as made:
-        made.write_text("ne")
+    with pytest.raises(RuntimeError), files.whole(path) as partial:
+        partial.write_text("ne")
         assert path.read_text() == "old"
         raise RuntimeError
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
@@ -124,8 +124,8 @@ def test_permissions_are_those_that_the_umask_leaves(tmp_path, umask) -> None:
     before = os.umask(umask)
     try:
         files.write_atomically(tmp_path / "file", b"a")
-        with files.whole(tmp_path / "folder") as made:
-            made.mkdir()
+        with files.whole(tmp_path / "folder") as partial:
+            partial.mkdir()
     finally:
         os.umask(before)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "folder")]

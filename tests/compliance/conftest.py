@@ -8,6 +8,16 @@ from compliance.packaging import package_output
 from tests.compliance import result_logs
 
 
+@pytest.fixture(scope="module")
+def fast_stock_checker():
+    """Makes the stock checkers fast for a whole module of tests."""
+    from lab.bench.harness import stock_checker
+
+    with pytest.MonkeyPatch.context() as patch:
+        stock_checker.make_fast(patch.setattr)
+        yield
+
+
 @pytest.fixture(scope="session")
 def source(tmp_path_factory):
     """A checkout with the files that a run needs, and files that belong to no package."""

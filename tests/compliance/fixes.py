@@ -51,6 +51,6 @@ def pattern(template):
     )
 
 
-def said(findings):
+def summaries(findings):
     """What findings say, without their places."""
     return {(one.rule, one.severity, one.message) for one in findings}

@@ -3,6 +3,7 @@
 import json
 
 import systems
+from tests.compliance.made_logs import record
 
 # Converges a little slower than the reference does at batch size 8 (compliance/data/rcp.json).
 SAMPLES = 3456
@@ -20,29 +21,27 @@ def log(
     """The text of one log; with a status other than success the loss stays above its target."""
     clock, lines = 1_700_000_000_000 + index * 10_000_000, []
 
-    def put(key, value=None, after=1000, event="POINT_IN_TIME", **metadata):
+    def add(key, value=None, after=1000, event="POINT_IN_TIME", **metadata):
         nonlocal clock
         clock += after
-        record = {"namespace": "", "time_ms": clock, "event_type": event, "key": key, "value": value}
-        record["metadata"] = {"file": "train.py", "lineno": 7, **metadata}
-        lines.append(":::MLLOG " + json.dumps(record))
+        lines.append(record(key, value, clock, event, **metadata))
 
     for key, value in (
         ("submission_benchmark", benchmark), ("submission_division", "closed"), ("submission_org", org),
         ("submission_platform", platform), ("submission_status", "onprem"), ("cache_clear", True),
     ):  # fmt: skip
-        put(key, value)
-    put("init_start", event="INTERVAL_START")
-    put("seed", 4000 + index if seed is None else seed)
+        add(key, value)
+    add("init_start", event="INTERVAL_START")
+    add("seed", 4000 + index if seed is None else seed)
     for key, value in HEADER.items():
-        put(key, value)
-    put("init_stop", event="INTERVAL_END")
-    put("run_start", event="INTERVAL_START")
+        add(key, value)
+    add("init_stop", event="INTERVAL_END")
+    add("run_start", event="INTERVAL_START")
     for samples in range(1536, SAMPLES + 1, 384):
         place = {"samples_count": samples, "epoch_num": samples / 3901}
-        put("block_start", event="INTERVAL_START", samples_count=384)
-        put("block_stop", event="INTERVAL_END", after=60_000 + index * 500, samples_count=384)
-        put("eval_start", event="INTERVAL_START", **place)
+        add("block_start", event="INTERVAL_START", samples_count=384)
+        add("block_stop", event="INTERVAL_END", after=60_000 + index * 500, samples_count=384)
+        add("eval_start", event="INTERVAL_START", **place)
         loss = (
             0.93
             if status != "success"
@@ -50,9 +49,9 @@ def log(
             if samples == SAMPLES
             else 1.2 - samples / 20_000 + index / 10_000
         )
-        put("eval_accuracy", loss, **place)
-        put("eval_stop", event="INTERVAL_END", **place)
-    put("run_stop", event="INTERVAL_END", status=status)
+        add("eval_accuracy", loss, **place)
+        add("eval_stop", event="INTERVAL_END", **place)
+    add("run_stop", event="INTERVAL_END", status=status)
     return "\n".join(lines) + "\n"
 
 

@@ -66,13 +66,39 @@ def seconds(lines):
 
 def lines(records):
     """The text of a log."""
-    return "".join(f":::MLLOG {json.dumps(record)}\n" for record in records)
+    return "".join(f":::MLLOG {json.dumps(one)}\n" for one in records)
+
+
+def record(key, value=None, time_ms=0, event="POINT_IN_TIME", **metadata):
+    """A line of a log, without its end."""
+    fields = {"namespace": "", "time_ms": time_ms, "event_type": event, "key": key, "value": value}
+    return ":::MLLOG " + json.dumps({**fields, "metadata": {"file": "train.py", "lineno": 7, **metadata}})
+
+
+def records_of(text):
+    """The records of a log's text, as dictionaries."""
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines()]
+
+
+def write(folder, text, name="result_0.txt"):
+    """Writes a log into a folder; returns its path."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def with_record(text, key, value, before="init_stop"):
+    """The log with a record of another key, a value as JSON, right before the first record of a key."""
+    lines = text.splitlines(keepends=True)
+    at = next(index for index, line in enumerate(lines) if f'"{before}"' in line)
+    record = json.loads(lines[at].removeprefix(":::MLLOG ")) | {"key": key, "value": json.loads(value)}
+    return "".join([*lines[:at], f":::MLLOG {json.dumps(record)}\n", *lines[at:]])
 
 
 class _Maker:
     def __init__(self, ruleset, division, benchmark, optimizer):
-        self.given = {"submission_division": division, "submission_benchmark": benchmark, **_CHOSEN}
-        self.given |= {"opt_name": optimizer} if optimizer else {}
+        self.choices = {"submission_division": division, "submission_benchmark": benchmark, **_CHOSEN}
+        self.choices |= {"opt_name": optimizer} if optimizer else {}
         files = ["common", f"{division}/common", f"{division}/{benchmark}"]
         files += [f"{division}/{benchmark}_{optimizer}"] if optimizer else []
         self.rules, self.state, self.info = {}, {}, {}
@@ -82,38 +108,38 @@ class _Maker:
                 loaded = rules.load(ruleset, name)
                 self.state.update(loaded.get("state", {}))
                 self.info.update(loaded)
-        self.seen, self.times, self.made = {}, {}, []
+        self.counts, self.times, self.log = {}, {}, []
 
     def records(self):
-        told = {*_EVENTS, *_TRAINING, "run_stop", "aggregated_eval_accuracy"}
-        header = [key for key in self.rules if key not in told]
+        event_keys = {*_EVENTS, *_TRAINING, "run_stop", "aggregated_eval_accuracy"}
+        header = [key for key in self.rules if key not in event_keys]
         header.sort(key=lambda key: ("formula" in self.rules[key].spec) - 2 * bool(self.rules[key].remembers))
         first = [key for key in header if key.startswith("submission_")] + ["global_batch_size"]
         for key in [*_EVENTS[:2], *dict.fromkeys(first), *header, *_EVENTS[2:], *_TRAINING, "run_stop"]:
             rule = self.rules.get(key)
-            if rule is None or key in self.seen:
+            if rule is None or key in self.counts:
                 continue
             if rule.collects:
                 for name in rule.collects["all_of"]:
-                    self._tell(rule, {"tensor": name})
+                    self._add(rule, {"tensor": name})
             elif key == "eval_accuracy" and "aggregates" in self.info:
                 self._metrics(rule)
             else:
-                self._tell(rule, {})
-        return self.made
+                self._add(rule, {})
+        return self.log
 
     def _metrics(self, rule):
         for at, (metric, value) in product((4, 8), (("FID", 80.0), ("CLIP", 0.2))):
             metadata = {"metric": metric, "samples_count": at, "step_num": at, "epoch_num": at}
             self._record(rule, value, metadata)
 
-    def _tell(self, rule, metadata):
+    def _add(self, rule, metadata):
         key, spec = rule.key, rule.spec
         metadata = (
             {**_METADATA, "status": "success", "tensor": "x", **metadata} if key not in _EVENTS else metadata
         )
         metadata |= {name: one["in"][0] for name, one in spec.get("metadata", {}).items() if "in" in one}
-        values = [*([self.given[key]] if key in self.given else []), *self._candidates(spec)]
+        values = [*([self.choices[key]] if key in self.choices else []), *self._candidates(spec)]
         counts = [1152, *(one for one in self._candidates(spec) if isinstance(one, int))]
         for value, count in product(values, counts if key == "eval_accuracy" else [1152]):
             if "samples_count" in metadata:
@@ -123,19 +149,19 @@ class _Maker:
         raise AssertionError(f"no value found for {key}: {spec}")
 
     def _fits(self, rule, value, metadata):
-        record = Record(rule.key, value, metadata, _START + len(self.made), "", "", 1, "")
-        fits = all(check[1](record, self.seen, self.state, self.times) for check in rule.checks)
+        record = Record(rule.key, value, metadata, _START + len(self.log), "", "", 1, "")
+        fits = all(check[1](record, self.counts, self.state, self.times) for check in rule.checks)
         if rule.target is None or "by" in rule.target:
             return fits and (rule.target is None or compile_predicate(rule.target["then"])(value))
         return fits and compile_predicate(rule.target)(value)
 
     def _record(self, rule, value, metadata):
-        time = _START + len(self.made)
-        self.made.append(
+        time = _START + len(self.log)
+        self.log.append(
             {"namespace": "", "time_ms": time, "event_type": "POINT_IN_TIME", "key": rule.key, "value": value,
              "metadata": metadata}
         )  # fmt: skip
-        self.seen[rule.key] = self.seen.get(rule.key, 0) + 1
+        self.counts[rule.key] = self.counts.get(rule.key, 0) + 1
         self.times.setdefault(rule.key, time)
         for name, formula in rule.remembers:
             self.state[name] = formula(value, metadata, self.state)

@@ -6,6 +6,7 @@ import random
 
 from compliance.packaging.own_runs import IMPLEMENTATION
 from compliance.submission.tree_files import by_number
+from tests.compliance.made_logs import record, records_of
 
 # Hyperparameters of published v0.7 entries (Google, tpu-v3-32, tpu-v4-128), samples, evaluation epochs of the
 # written rules, and a quality that reaches the target with the last of them.
@@ -116,36 +117,32 @@ def log(
     total = (30 + index if minutes is None else minutes) * 60_000
     spread = random.Random(f"{benchmark}{index}")
 
-    def put(key, value=None, event="POINT_IN_TIME", after=1, **metadata):
+    def add(key, value=None, event="POINT_IN_TIME", after=1, **metadata):
         clock[0] += after
-        record = {
-            "namespace": "", "time_ms": round(clock[0]), "event_type": event, "key": key, "value": value,
-        }  # fmt: skip
-        record["metadata"] = {"file": "timetotrain/run/mllog.py", "lineno": 1, **metadata}
-        lines.append(":::MLLOG " + json.dumps(record))
+        lines.append(record(key, value, round(clock[0]), event, **metadata))
 
     division, submitted = ("open", "research") if smoke else ("closed", "onprem")
     for key, value in (
         ("submission_benchmark", benchmark), ("submission_division", division), ("submission_org", org),
         ("submission_platform", system), ("submission_status", submitted), ("cache_clear", True),
     ):  # fmt: skip
-        put(key, value)
-    put("init_start", event="INTERVAL_START")
+        add(key, value)
+    add("init_start", event="INTERVAL_START")
     if smoke:
-        put("smoke_run", True)
-    put("seed", 1000 + index if seed is None else seed)
+        add("smoke_run", True)
+    add("seed", 1000 + index if seed is None else seed)
     for key, value in hyperparameters.items():
-        put(key, value[0], **value[1]) if isinstance(value, tuple) else put(key, value)
-    put("train_samples", 64 if smoke else train)
-    put("eval_samples", 32 if smoke else evals)
-    put("init_stop", event="INTERVAL_END", after=90_000)
-    put("run_start", event="INTERVAL_START")
+        add(key, value[0], **value[1]) if isinstance(value, tuple) else add(key, value)
+    add("train_samples", 64 if smoke else train)
+    add("eval_samples", 32 if smoke else evals)
+    add("init_stop", event="INTERVAL_END", after=90_000)
+    add("run_start", event="INTERVAL_START")
     started, previous = clock[0], 0
     for epoch in epochs:
         share = total * (epoch - previous) / epochs[-1]
         first = {"first_epoch_num": previous + 1, "epoch_count": epoch - previous}
-        put("block_start", event="INTERVAL_START", **first)
-        put("eval_start", event="INTERVAL_START", after=share * 0.9 - 4, epoch_num=epoch)
+        add("block_start", event="INTERVAL_START", **first)
+        add("eval_start", event="INTERVAL_START", after=share * 0.9 - 4, epoch_num=epoch)
         part = 1 - 0.5 * (1 - epoch / epochs[-1]) - spread.uniform(0, 0.01) * (epoch != epochs[-1])
         part = part if status == "success" else part * 0.9
         value = (
@@ -153,21 +150,20 @@ def log(
             if isinstance(quality, dict)
             else quality * part
         )
-        put("eval_accuracy", value, after=share * 0.1, epoch_num=epoch)
-        put("eval_stop", event="INTERVAL_END", epoch_num=epoch)
-        put("block_stop", event="INTERVAL_END", **first)
+        add("eval_accuracy", value, after=share * 0.1, epoch_num=epoch)
+        add("eval_stop", event="INTERVAL_END", epoch_num=epoch)
+        add("block_stop", event="INTERVAL_END", **first)
         previous = epoch
-    put("run_stop", event="INTERVAL_END", after=max(1, started + total - clock[0]), status=status)
+    add("run_stop", event="INTERVAL_END", after=max(1, started + total - clock[0]), status=status)
     return "\n".join(lines) + "\n"
 
 
 def seconds_form(text):
     """The same records as a v0.6 log: `:::MLL <seconds> key: {...}`."""
     lines = []
-    for line in text.splitlines():
-        record = json.loads(line.removeprefix(":::MLLOG "))
-        body = json.dumps({"value": record["value"], "metadata": record["metadata"]})
-        lines.append(f":::MLL {record['time_ms'] / 1000:.3f} {record['key']}: {body}")
+    for one in records_of(text):
+        body = json.dumps({"value": one["value"], "metadata": one["metadata"]})
+        lines.append(f":::MLL {one['time_ms'] / 1000:.3f} {one['key']}: {body}")
     return "\n".join(lines) + "\n"
 
 

@@ -11,15 +11,11 @@ from compliance.findings import ERROR, finding
 from compliance.log.check_log import LogResult
 from compliance.submission.runs import read_run
 from systems import schema
+from tests.compliance.made_logs import record
 
 BENCHMARK, BATCH, SYSTEM = "llama2_70b_lora", 8, "h100_n1"
 # The reference's mean at this batch size and round is about 3,000 samples.
 SAMPLES = 3072
-
-
-def record(key, value=None, time_ms=0, **metadata):
-    fields = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME", "key": key, "value": value}
-    return ":::MLLOG " + json.dumps({**fields, "metadata": {"file": "train.py", "lineno": 7, **metadata}})
 
 
 def log(
@@ -32,10 +28,10 @@ def log(
     minutes=None,
     batch=BATCH,
     more=(),
-    **said,
+    **fields,
 ):
     """The text of one log. `seed` False: none; `batch` None: none; `start` in ms; `more`: lines before the start."""
-    header = {"benchmark": BENCHMARK, "division": "closed", "org": "Example", "platform": SYSTEM, **said}
+    header = {"benchmark": BENCHMARK, "division": "closed", "org": "Example", "platform": SYSTEM, **fields}
     lines = [record(f"submission_{name}", value) for name, value in header.items()]
     lines += [record("seed", 1000 + index if seed is None else seed)] if seed is not False else []
     lines += [record("global_batch_size", batch)] if batch is not None else []
@@ -88,8 +84,8 @@ def verdicts(paths, ruleset, division):
     for path in paths:
         fine, run = passes(path), read_run(path, ruleset)
         failed = [] if fine else [finding("run_stop.status", ERROR, path, "success", "aborted")]
-        said = (run.header.get(f"submission_{name}") for name in ("benchmark", "division", "platform"))
+        header = (run.header.get(f"submission_{name}") for name in ("benchmark", "division", "platform"))
         results.append(
-            LogResult(str(path), ruleset or "5.0.0", failed, *said, None, False, run.minutes, fine, run=run)
+            LogResult(str(path), ruleset or "5.0.0", failed, *header, None, False, run.minutes, fine, run=run)
         )
     return results

@@ -1,37 +1,29 @@
 """Tests that a sound log has no advice, and that each kind of alteration is noticed, with its own finding."""
 
-import json
 import re
 
 import pytest
 
 from compliance.api import check
-from compliance.log import rules, written
+from compliance.log import rules, written_rules
 from compliance.log.check_log import check_log
 from tests.compliance import llama_logs, made_logs
 
 
-def found(text, tmp_path, ruleset="5.1.0"):
+def findings_of(text, tmp_path, ruleset="5.1.0"):
     """{rule: finding} of a log."""
-    path = tmp_path / "result_0.txt"
-    path.write_text(text)
-    return {finding.rule: finding for finding in check_log(str(path), ruleset).findings}
+    findings = check_log(str(made_logs.write(tmp_path, text)), ruleset).findings
+    return {finding.rule: finding for finding in findings}
 
 
 def edited(text, key, value=None, at=None, **metadata):
     """A log with another value or other metadata in the records of a key; `at`: only in that one of them."""
-    lines, number = text.splitlines(), 0
-    for place, line in enumerate(lines):
-        record = json.loads(line.removeprefix(":::MLLOG "))
-        if record["key"] != key:
-            continue
-        number += 1
-        if at is not None and number - 1 != at:
-            continue
+    records = made_logs.records_of(text)
+    of_key = [record for record in records if record["key"] == key]
+    for record in of_key if at is None else [of_key[at]]:
         record["value"] = record["value"] if value is None else value
         record["metadata"] |= metadata
-        lines[place] = f":::MLLOG {json.dumps(record)}"
-    return "\n".join(lines) + "\n"
+    return made_logs.lines(records)
 
 
 def without(text, pattern, count=1):
@@ -45,17 +37,13 @@ def without(text, pattern, count=1):
     return "\n".join(lines) + "\n"
 
 
-def test_a_sound_log_has_no_finding(tmp_path):
-    assert found(llama_logs.log(), tmp_path) == {}
-
-
 # ------------------------------------------------------------------------------------------------- schedules
 
 
 def places(ruleset, benchmark, batch):
     """The first three places of a benchmark's schedule."""
-    row = written.schedule(ruleset, benchmark)
-    plan = written._plan(row, row, {"global_batch_size": batch}, [])
+    row = written_rules.schedule(ruleset, benchmark)
+    plan = written_rules._plan(row, row, {"global_batch_size": batch}, [])
     return row, [plan.first + number * plan.every for number in range(3)]
 
 
@@ -90,12 +78,12 @@ def test_missing_and_extra_evaluations_are_said_for_every_benchmark_of_the_table
     row, expected = places(ruleset, benchmark, batch)
     assert expected == pytest.approx(first, rel=1e-6)
     values = {"global_batch_size": batch}
-    assert written.off_schedule(row, values, expected) is None
+    assert written_rules.off_schedule(row, values, expected) is None
     step = expected[1] - expected[0]
-    asked, extra = written.off_schedule(row, values, [*expected, expected[2] + step / 2])
-    assert asked.startswith("an evaluation every") and extra.startswith("also at")
+    interval, extra = written_rules.off_schedule(row, values, [*expected, expected[2] + step / 2])
+    assert interval.startswith("an evaluation every") and extra.startswith("also at")
     if not row.get("sparse"):
-        _, missing = written.off_schedule(row, values, [expected[0], expected[2]])
+        _, missing = written_rules.off_schedule(row, values, [expected[0], expected[2]])
         assert missing.startswith("none at")
 
 
@@ -105,12 +93,12 @@ def test_every_benchmark_from_3_0_on_with_a_row_in_the_rules_table_has_a_schedul
     for ruleset in rules.RULESETS[rules.RULESETS.index("3.0.0") :]:
         for benchmark in rules.benchmarks(ruleset, "closed"):
             if rules.has_rules(ruleset, benchmark) and benchmark not in without_row:
-                assert written.schedule(ruleset, benchmark), (ruleset, benchmark)
+                assert written_rules.schedule(ruleset, benchmark), (ruleset, benchmark)
 
 
 def test_a_run_that_leaves_evaluations_out_is_advised(tmp_path):
     text = without(llama_logs.log(), r'"eval_\w+".*"samples_count": (1536|1920|2304|2688|3072)', 15)
-    finding = found(text, tmp_path)["written.schedule"]
+    finding = findings_of(text, tmp_path)["written.schedule"]
     assert finding.severity == "advice"
     packaged = check([tmp_path / "result_0.txt"], "5.1.0", packaging=True)
     assert "written.schedule" in {one.rule for one in packaged.advice}
@@ -134,7 +122,7 @@ def test_a_run_that_leaves_evaluations_out_is_advised(tmp_path):
     ],
 )
 def test_the_table_of_hyperparameters(ruleset, benchmark, values, differs):
-    differences = list(written.differences(ruleset, benchmark, values))
+    differences = list(written_rules.differences(ruleset, benchmark, values))
     if differs is None:
         assert not differences
     else:
@@ -144,7 +132,7 @@ def test_the_table_of_hyperparameters(ruleset, benchmark, values, differs):
 
 def test_open_logs_are_free(tmp_path):
     text = edited(llama_logs.log(), "submission_division", "open")
-    assert "written.value" not in found(edited(text, "lora_alpha", 16), tmp_path)
+    assert "written.value" not in findings_of(edited(text, "lora_alpha", 16), tmp_path)
 
 
 # --------------------------------------------------------------------------------------------- one log
@@ -154,12 +142,9 @@ def test_open_logs_are_free(tmp_path):
 def test_one_evaluation_with_two_results_is_an_error(tmp_path, values):
     """Whichever of them meets the target, and although the second stands behind run_stop with the first one's time."""
     text = edited(llama_logs.log(), "eval_accuracy", values[0], at=5)
-    lines = text.splitlines()
-    last = next(line for line in reversed(lines) if '"eval_accuracy"' in line)
-    again = json.loads(last.removeprefix(":::MLLOG "))
-    again["value"] = values[1]
-    text += f":::MLLOG {json.dumps(again)}\n"
-    finding = found(text, tmp_path)["eval_accuracy.twice"]
+    results = [one for one in made_logs.records_of(text) if one["key"] == "eval_accuracy"]
+    text += made_logs.lines([results[-1] | {"value": values[1]}])
+    finding = findings_of(text, tmp_path)["eval_accuracy.twice"]
     assert finding.severity == "error" and finding.found == str(values[1])
     assert str(values[0]) in finding.expected
 
@@ -167,7 +152,7 @@ def test_one_evaluation_with_two_results_is_an_error(tmp_path, values):
 def test_a_result_repeated_alike_is_no_contradiction(tmp_path):
     text = llama_logs.log()
     last = next(line for line in reversed(text.splitlines()) if '"eval_accuracy"' in line)
-    assert "eval_accuracy.twice" not in found(text + last + "\n", tmp_path)
+    assert "eval_accuracy.twice" not in findings_of(text + last + "\n", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -192,9 +177,9 @@ def test_two_evaluations_with_one_number_are_told_apart_by_their_times(
     for record in records[at:]:
         record["time_ms"] += 100_000
     worse = {**first, "value": first["value"] * 0.99, "time_ms": first["time_ms"] - int(seconds * 1000)}
-    begun = [] if start is None else [{**worse, "key": "eval_start", "value": None, "metadata": start}]
-    records[at:at] = [*begun, worse]
-    assert ("eval_accuracy.twice" in found(made_logs.lines(records), tmp_path, ruleset)) is twice
+    starts = [] if start is None else [{**worse, "key": "eval_start", "value": None, "metadata": start}]
+    records[at:at] = [*starts, worse]
+    assert ("eval_accuracy.twice" in findings_of(made_logs.lines(records), tmp_path, ruleset)) is twice
 
 
 @pytest.mark.parametrize("coding", ["utf-16", "utf-16-be"])
@@ -208,12 +193,12 @@ def test_a_log_in_utf16_is_said_to_be_one(tmp_path, coding):
 def test_two_runs_in_one_log_are_one_finding(tmp_path):
     first, second = llama_logs.log(0), llama_logs.log(1)
     broken = "".join(first.splitlines(keepends=True)[:30])  # the job was killed and started again
-    results = found(broken + second, tmp_path)
+    results = findings_of(broken + second, tmp_path)
     assert list(results) == ["log.two-runs"]
     finding = results["log.two-runs"]
     assert finding.severity == "error" and list(finding.lines) == [1, 31]
     assert finding.found == "line 1 to 30 (without run_stop); line 31 on (status success)"
-    whole = found(first + second, tmp_path)["log.two-runs"]
+    whole = findings_of(first + second, tmp_path)["log.two-runs"]
     assert "status success" in whole.found.partition(";")[0]
 
 
@@ -221,7 +206,7 @@ def test_ranks_that_log_one_run_are_one_run(tmp_path):
     lines = llama_logs.log().splitlines(keepends=True)
     start = next(place for place, line in enumerate(lines) if '"run_start"' in line)
     twice = "".join([*lines[: start + 1], *lines[: start + 1], *lines[start + 1 :]])
-    assert "log.two-runs" not in found(twice, tmp_path)
+    assert "log.two-runs" not in findings_of(twice, tmp_path)
 
 
 def test_a_formula_that_fails_shows_its_value_and_inputs(tmp_path):
@@ -231,7 +216,7 @@ def test_a_formula_that_fails_shows_its_value_and_inputs(tmp_path):
     changes = {"global_batch_size": 1008, "opt_base_learning_rate": 7e-5, steps: 1200000}
     for record in records:
         record["value"] = changes.get(record["key"], record["value"])
-    finding = found(made_logs.lines(records), tmp_path)[f"{steps}.value"]
+    finding = findings_of(made_logs.lines(records), tmp_path)[f"{steps}.value"]
     assert finding.expected.startswith("1,362,286: value = ")
     assert "global_batch_size is 1,008" in finding.expected and finding.found == "1200000"
 
@@ -239,5 +224,5 @@ def test_a_formula_that_fails_shows_its_value_and_inputs(tmp_path):
 def test_a_formula_whose_input_is_absent_says_so(tmp_path):
     records = made_logs.log("5.1.0", "closed", "llama31_405b")
     records = [record for record in records if record["key"] != "global_batch_size"]
-    finding = found(made_logs.lines(records), tmp_path)["opt_base_learning_rate.value"]
+    finding = findings_of(made_logs.lines(records), tmp_path)["opt_base_learning_rate.value"]
     assert "global_batch_size is not logged before" in finding.expected

@@ -10,9 +10,9 @@ import pytest
 import compliance
 from common.errors import UserError
 from compliance import Outcome, Verdict, api, check, formats
-from compliance.findings import Finding, Groups
+from compliance.findings import Finding, FindingGroups
 from compliance.log.check_log import LogResult
-from tests.compliance import result_logs
+from tests.compliance import made_logs, result_logs
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,8 +22,7 @@ def finding(rule, severity="error", path="a"):
 
 
 def test_check_is_a_function_with_typed_results(tmp_path):
-    path = tmp_path / "result_0.txt"
-    path.write_text(result_logs.log("resnet"))
+    path = made_logs.write(tmp_path, result_logs.log("resnet"))
     outcome = check([path])
     assert isinstance(outcome, Outcome) and isinstance(outcome.logs[0], LogResult)
     assert outcome.verdict == Verdict("go") and outcome.verdict.exit_status == 0
@@ -98,11 +97,10 @@ def test_the_verdict_of_several_paths_names_the_path(tmp_path):
 
 
 def test_equal_findings_are_grouped_with_every_line(tmp_path):
-    path = tmp_path / "log.txt"
-    path.write_text(result_logs.log("resnet") + ":::MLLOG nonsense\n" * 1000)
+    path = made_logs.write(tmp_path, result_logs.log("resnet") + ":::MLLOG nonsense\n" * 1000, "log.txt")
     (finding,) = check([path]).findings
     assert (finding.rule, len(finding.lines), finding.lines[1] - finding.lines[0]) == ("line-json", 1000, 1)
-    groups = Groups()
+    groups = FindingGroups()
     one = Finding("a", "error", "p", 1, "", "m", "e", "f", "x")
     groups.add([one, one._replace(line=5), one._replace(rule="b")])
     assert [list(finding.lines) for finding in groups.findings()] == [[1, 5], []]

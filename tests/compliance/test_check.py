@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -11,12 +10,13 @@ import pytest
 
 import compliance.log.lines
 import compliance.submission.tree_runs
+import systems
 from common.errors import UserError
 from compliance.api import PACKAGING_ERRORS, check
 from compliance.log.check_log import check_log
 from compliance.submission.coherence import compare
 from systems import schema
-from tests.compliance import result_logs
+from tests.compliance import made_logs, result_logs
 
 SYSTEM = "dgx-1"
 
@@ -38,12 +38,8 @@ def tree(tmp_path, *benchmarks, description=True, code=True):
 
 
 def described(**changes):
-    import systems
-
-    content = {
-        **systems.load(SYSTEM), "submitter": "Example", "division": "closed", "status": "onprem", **changes,
-    }  # fmt: skip
-    return {name: value for name, value in content.items() if value is not None}
+    fields = {"submitter": "Example", "division": "closed", "status": "onprem"}
+    return {**systems.load(SYSTEM), **fields, **changes}
 
 
 def rules_of(findings, severity=None):
@@ -96,12 +92,12 @@ def test_an_empty_tree_is_an_error(tmp_path):
 
 def test_a_benchmark_s_long_name_is_cut_to_a_line(tmp_path):
     org = tree(tmp_path)
-    named = '"key": "submission_benchmark", "value": "{}"'
-    text = result_logs.log("resnet").replace(named.format("resnet"), named.format("x" * 200))
+    pattern = '"key": "submission_benchmark", "value": "{}"'
+    text = result_logs.log("resnet").replace(pattern.format("resnet"), pattern.format("x" * 200))
     assert "x" * 200 in text
     (org / "results" / SYSTEM / "resnet" / "result_0.txt").write_text(text)
-    (found,) = only(check([org]).findings, "tree.benchmark")
-    assert found.found == "x" * 80
+    (finding,) = only(check([org]).findings, "tree.benchmark")
+    assert finding.found == "x" * 80
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "null", '{"a": ' + "[" * 100_000, b"\xff\xfe\x00"])
@@ -114,44 +110,36 @@ def test_a_description_that_is_no_object_is_one_finding(tmp_path, content):
 
 @pytest.mark.parametrize(("rule", "value"), [("smoke_run", "true"), ("resumed_from_step", "40")])
 def test_a_smoke_run_and_a_resumed_one_are_advice_and_errors_for_the_packager(tmp_path, rule, value):
-    path = tmp_path / "log.txt"
-    lines = result_logs.log("resnet").splitlines(keepends=True)
-    at = next(index for index, line in enumerate(lines) if '"init_stop"' in line)
-    said = lines[at].replace('"init_stop"', f'"{rule}"').replace('"value": null', f'"value": {value}')
-    path.write_text("".join([*lines[:at], said, *lines[at:]]))
-    (found,) = check([path]).findings
-    assert (found.rule, found.severity, found.line) == (rule, "advice", at + 1)
+    text = made_logs.with_record(result_logs.log("resnet"), rule, value)
+    path = made_logs.write(tmp_path, text)
+    (finding,) = check([path]).findings
+    line = 1 + text[: text.index(f'"{rule}"')].count("\n")
+    assert (finding.rule, finding.severity, finding.line) == (rule, "advice", line)
     assert [one.severity for one in check([path], packaging=True).findings] == ["error"]
 
 
 @pytest.mark.parametrize(
-    ("first", "count", "asked"), [(5, 4, True), (4, 4, False), (1, 4, False), (0, 4, False)]
+    ("first", "count", "noticed"), [(5, 4, True), (4, 4, False), (1, 4, False), (0, 4, False)]
 )
-def test_a_first_block_that_is_not_the_first_epoch_is_asked_about(tmp_path, first, count, asked):
+def test_a_first_block_that_is_not_the_first_epoch_is_asked_about(tmp_path, first, count, noticed):
     """A resumed run whose line resumed_from_step is gone; some published logs name a block by its end."""
-    path = tmp_path / "log.txt"
-    lines = result_logs.log("resnet").splitlines(keepends=True)
-    at = next(index for index, line in enumerate(lines) if '"block_start"' in line)
-    record = json.loads(lines[at].partition(" ")[2])
-    record["metadata"] |= {"first_epoch_num": first, "epoch_count": count}
-    path.write_text("".join([*lines[:at], f":::MLLOG {json.dumps(record)}\n", *lines[at + 1 :]]))
-    found = only(check([path]).findings, "run.first-epoch") if asked else check([path]).findings
-    assert [one.line for one in found if one.rule == "run.first-epoch"] == ([at + 1] if asked else [])
+    records = made_logs.records_of(result_logs.log("resnet"))
+    at = next(index for index, record in enumerate(records) if record["key"] == "block_start")
+    records[at]["metadata"] |= {"first_epoch_num": first, "epoch_count": count}
+    path = made_logs.write(tmp_path, made_logs.lines(records))
+    findings = only(check([path]).findings, "run.first-epoch") if noticed else check([path]).findings
+    assert [one.line for one in findings if one.rule == "run.first-epoch"] == ([at + 1] if noticed else [])
 
 
 def test_a_run_that_set_no_target_is_not_checked_and_never_packaged(tmp_path):
     path = tmp_path / "log.txt"
-    lines = result_logs.log("resnet", smoke=True, status="aborted").splitlines()
-    line = next(line for line in lines if '"seed"' in line)
-    said, digest = (
-        re.sub('"value": [^,]*', f'"value": "{value}"', line.replace('"seed"', f'"{key}"'))
-        for key, value in (("no_mlperf_result", "no quality target was set"), ("config_digest", "ab12"))
-    )
-    place = lines.index(line)
-    for added in ([], [said], [digest]):  # only this project's logs of a run without target may miss it
-        path.write_text("\n".join([*lines[:place], *added, *lines[place:]]))
+    text = result_logs.log("resnet", smoke=True, status="aborted")
+    reason, digest = ("no_mlperf_result", '"no quality target was set"'), ("config_digest", '"ab12"')
+    with_reason = made_logs.with_record(text, *reason)
+    for log in (text, with_reason, made_logs.with_record(text, *digest)):
+        path.write_text(log)  # only this project's logs of a run without target may miss it
         assert check([path]).verdict.answer == "no-go"
-    whole = "\n".join([*lines[:place], said, digest, *lines[place:]])
+    whole = made_logs.with_record(with_reason, *digest)
     path.write_text(whole.replace('"status": "aborted"', '"status": "success"'))
     assert check([path]).verdict.answer == "no-go"
     path.write_text(whole)
@@ -205,9 +193,9 @@ def test_names_of_systems_as_they_were_published(platform, directory, says):
 def test_a_placeholder_in_a_description_is_advice_and_an_error_for_the_packager(tmp_path):
     org = tree(tmp_path)
     (org / "systems" / f"{SYSTEM}.json").write_text(json.dumps(described(cooling="TODO")))
-    (found,) = check([org]).findings
-    assert (found.rule, found.severity) == ("system.field", "advice")
-    assert "cooling: 'TODO' is a placeholder" in found.message
+    (finding,) = check([org]).findings
+    assert (finding.rule, finding.severity) == ("system.field", "advice")
+    assert "cooling: 'TODO' is a placeholder" in finding.message
     assert [one.severity for one in check([org], packaging=True).findings] == ["error"]
 
 
@@ -215,8 +203,8 @@ def test_a_copy_in_another_directory_is_found(tmp_path):
     org = tree(tmp_path)
     other = org / "results" / "v100-8" / "resnet"
     shutil.copytree(org / "results" / SYSTEM / "resnet", other)
-    found = only(check([org]).findings, "tree.duplicate")
-    assert len(found) == 5 and all(one.path.startswith(str(other)) for one in found)
+    findings = only(check([org]).findings, "tree.duplicate")
+    assert len(findings) == 5 and all(one.path.startswith(str(other)) for one in findings)
 
 
 def denied(*names):
@@ -227,9 +215,9 @@ def denied(*names):
         if Path(os.fspath(path)).name in names:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    def refusing_open(path, *arguments, **named):
+    def refusing_open(path, *arguments, **options):
         refuse(path)
-        return open(path, *arguments, **named)
+        return open(path, *arguments, **options)
 
     def refusing_listdir(path):
         refuse(path)
@@ -262,9 +250,9 @@ def test_a_log_that_cannot_be_read_leaves_the_rest_of_the_tree_checked(tmp_path,
 def test_a_directory_of_code_that_cannot_be_read_is_one_finding(tmp_path, monkeypatch, name):
     org = tree(tmp_path)
     monkeypatch.setattr(os, "listdir", denied(name)[1])
-    (found,) = check([org]).findings
-    assert (found.rule, found.severity, found.found) == ("not-checked", "error", "Permission denied")
-    assert Path(found.path).name == name and "make it readable" in found.fix
+    (finding,) = check([org]).findings
+    assert (finding.rule, finding.severity, finding.found) == ("not-checked", "error", "Permission denied")
+    assert Path(finding.path).name == name and "make it readable" in finding.fix
 
 
 def test_a_description_out_of_reach_is_one_finding(tmp_path, monkeypatch):
@@ -277,8 +265,11 @@ def test_a_description_out_of_reach_is_one_finding(tmp_path, monkeypatch):
         return opened(path, *how)
 
     monkeypatch.setattr(os, "open", refused)
-    (found,) = check([org]).findings
-    assert (found.rule, found.severity) == ("system.json", "error") and "Permission denied" in found.found
+    (finding,) = check([org]).findings
+    assert (finding.rule, finding.severity) == (
+        "system.json",
+        "error",
+    ) and "Permission denied" in finding.found
 
 
 def test_a_linked_directory_of_code_hides_no_logs(tmp_path):
@@ -298,8 +289,8 @@ def test_a_path_that_is_no_log_is_one_clear_line(path, says):
 def test_no_log_is_passed_over_in_silence(tmp_path):
     org = tree(tmp_path)
     (org / "results" / SYSTEM / "resnet" / "run.log").write_text(result_logs.log("resnet", 7))
-    (found,) = check([org]).findings
-    assert (found.rule, found.severity) == ("not-checked", "advice") and found.path.endswith("run.log")
+    (finding,) = check([org]).findings
+    assert (finding.rule, finding.severity) == ("not-checked", "advice") and finding.path.endswith("run.log")
     (tmp_path / "loose" / "deep").mkdir(parents=True)
     (tmp_path / "loose" / "result_0.txt").write_text(result_logs.log("resnet", 0))
     (tmp_path / "loose" / "deep" / "other.log").write_text(result_logs.log("ssd", 1))

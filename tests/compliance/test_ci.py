@@ -14,7 +14,7 @@ from compliance import api, findings, verdict
 from compliance.formats import FORMATS
 from compliance.log.check_log import LogResult
 from compliance.submission.verdict import Submission
-from tests.compliance import result_logs
+from tests.compliance import made_logs, result_logs
 from timetotrain import cli
 
 ROOT = Path(__file__).parents[2]
@@ -61,18 +61,17 @@ def test_the_types_of_the_page_have_these_fields():
         "Outcome": api.Outcome, "Verdict": verdict.Verdict, "Finding": findings.Finding,
         "LogResult": LogResult, "Submission": Submission,
     }  # fmt: skip
-    named = {name: fields for name, fields in rows if name in types}
-    assert set(named) == set(types)
-    for name, fields in named.items():
-        known = {*dir(types[name]), *getattr(types[name], "__dataclass_fields__", ())}
+    documented = {name: fields for name, fields in rows if name in types}
+    assert set(documented) == set(types)
+    for name, fields in documented.items():
+        attributes = {*dir(types[name]), *getattr(types[name], "__dataclass_fields__", ())}
         words = set(re.findall(r"`([\w ]+)`", re.sub(r"\(`go`.*?\)", "", fields)))
-        assert words <= known, name
+        assert words <= attributes, name
 
 
 def test_check_in_every_format_and_mllog_need_only_python(tmp_path):
     """The page shows an installation without dependencies."""
-    log = tmp_path / "result_0.txt"
-    log.write_text(result_logs.log("resnet"))
+    log = made_logs.write(tmp_path, result_logs.log("resnet"))
     names = ["jinja2", "yaml", "mlperf_logging", "numpy", "scipy", "pandas"]
     program = (
         "import sys\n"

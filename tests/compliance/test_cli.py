@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compliance import result_logs
+from tests.compliance import made_logs, result_logs
 from timetotrain.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -22,20 +22,17 @@ CLEAN = (
 
 @pytest.fixture
 def log(tmp_path):
-    path = tmp_path / "log.txt"
-    path.write_text(result_logs.log("resnet"))
-    return path
+    return made_logs.write(tmp_path, result_logs.log("resnet"), "log.txt")
 
 
-def shell(*arguments, cwd=ROOT):
+def shell(*arguments):
     command = [sys.executable, "-m", "timetotrain", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def test_exit_status(log, tmp_path, capsys):
     assert main(["check", str(log)]) == 0
-    smoke = tmp_path / "smoke.txt"
-    smoke.write_text(result_logs.log("resnet", smoke=True))
+    smoke = made_logs.write(tmp_path, result_logs.log("resnet", smoke=True), "smoke.txt")
     assert main(["check", str(smoke)]) == 0
     assert main(["check", str(smoke), "--strict"]) == 1
     assert main(["check", str(log), "--division", "open"]) == 1
@@ -52,8 +49,8 @@ def test_exit_status(log, tmp_path, capsys):
         ["scores", "none"],
     ):
         assert main(wrong) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("error: ") and said.count("\n") == 1
+        text = capsys.readouterr().err
+        assert text.startswith("error: ") and text.count("\n") == 1
 
 
 def test_from_the_shell(log):
@@ -122,17 +119,16 @@ def test_rules_of_the_newest_round_and_of_every_round(capsys):
         assert main(["rules", benchmark]) == 0
         assert capsys.readouterr().out.startswith(f"{benchmark} closed, ruleset {ruleset} ")
     assert main(["rules"]) == 0
-    said = capsys.readouterr().out
-    last = said[said.index("\n6.1.0") :].splitlines()[1]
+    text = capsys.readouterr().out
+    last = text[text.index("\n6.1.0") :].splitlines()[1]
     assert {"gpt_oss_20b", "deepseekv3_671b", "dlrmv4"} <= {*last.replace(",", "").split()}
-    assert "named, without rules: resnet, maskrcnn, rnnt, unet3d" in said and "HPC is not covered" in said
+    assert "named, without rules: resnet, maskrcnn, rnnt, unet3d" in text and "HPC is not covered" in text
     assert main(["rules", "cosmoflow"]) == 2
     assert "cosmoflow is a benchmark of MLPerf HPC, which is not covered" in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_no_traceback(tmp_path):
-    path = tmp_path / "log.txt"
-    path.write_text(":::MLLOG x\n" * 10)
+    path = made_logs.write(tmp_path, ":::MLLOG x\n" * 10, "log.txt")
     command = f"{sys.executable} -m timetotrain check {path} --format json | head -c 1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""

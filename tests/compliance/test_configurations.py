@@ -11,8 +11,8 @@ from tests.compliance import submission_trees
 from tests.compliance.submission_trees import BENCHMARK, SYSTEM, record
 
 
-def tree(tmp_path, ruleset="v6.0", named="run_a.sh", more="", **files):
-    more_lines = [record("config_filename", named)] if named else []
+def tree(tmp_path, ruleset="v6.0", config="run_a.sh", more="", **files):
+    more_lines = [record("config_filename", config)] if config else []
     logs = [submission_trees.log(n, more=more_lines) + more for n in range(10)]
     org = submission_trees.tree(tmp_path, logs=logs, ruleset=ruleset)
     for name, text in files.items():
@@ -26,7 +26,7 @@ def found_in(org, prefix):
     return [one for one in judge_tree(org).findings if one.rule.startswith(prefix)]
 
 
-@pytest.mark.parametrize("options", [{"ruleset": "v5.1"}, {"named": None}, {"run_a.sh": "LR=4e-4\nGBS=8\n"}])
+@pytest.mark.parametrize("options", [{"ruleset": "v5.1"}, {"config": None}, {"run_a.sh": "LR=4e-4\nGBS=8\n"}])
 def test_there_is_no_word_where_all_agrees_or_the_round_has_no_such_key(tmp_path, options):
     assert found_in(tree(tmp_path, **options), "config.") == []
 

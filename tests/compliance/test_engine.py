@@ -1,7 +1,5 @@
 """Tests the streaming engine: the stock checker's semantics, additional findings, and near misses."""
 
-import json
-
 import pytest
 
 from compliance.log.check_log import check_log
@@ -10,38 +8,31 @@ from compliance.log.logs import parse_line
 from compliance.log.rules import compiled
 from lab.bench.harness import stock_checker
 from tests.compliance import llama_logs, result_logs
-from tests.compliance.made_logs import seconds, v06, with_accuracy
+from tests.compliance.made_logs import lines, records_of, seconds, v06, with_accuracy
+from tests.compliance.test_check import rules_of
 
 BENCHMARKS = tuple(result_logs.CLOSED)
 LATER = "check with the --ruleset of the round; the benchmark belongs to 1.0.0 to 4.1.0"
 
 
 def entries(benchmark="resnet", **options):
-    lines = result_logs.log(benchmark, **options).splitlines()
-    return [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
+    return records_of(result_logs.log(benchmark, **options))
 
 
-def text(records):
-    return "".join(f":::MLLOG {json.dumps(record)}\n" for record in records)
-
-
-def found(records, ruleset="0.7.0", **options):
+def findings_of(records, ruleset="0.7.0", **options):
+    """What the checker says of records, or of the text of a log."""
     checker = StreamChecker(ruleset, **options)
-    lines = records if isinstance(records, str) else text(records)
+    text = records if isinstance(records, str) else lines(records)
     findings = [
         finding
-        for number, line in enumerate(lines.splitlines(), 1)
+        for number, line in enumerate(text.splitlines(), 1)
         for finding in checker.feed(parse_line(line, number))
     ]
     return findings + checker.finish()
 
 
 def errors(records, ruleset="0.7.0", **options):
-    return [finding for finding in found(records, ruleset, **options) if finding.severity == "error"]
-
-
-def rules_of(findings):
-    return sorted({finding.rule for finding in findings})
+    return [finding for finding in findings_of(records, ruleset, **options) if finding.severity == "error"]
 
 
 def change(records, which, **fields):
@@ -50,7 +41,7 @@ def change(records, which, **fields):
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_a_proper_log_has_no_finding(benchmark):
-    assert found(entries(benchmark)) == []
+    assert findings_of(entries(benchmark)) == []
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
@@ -70,7 +61,7 @@ def test_the_benchmark_may_be_named_last():
 def test_a_finding_comes_with_the_record_once_the_benchmark_is_known():
     checker = StreamChecker("0.7.0")
     for number, record in enumerate(change(entries(), "opt_name", value="adamw"), 1):
-        findings = checker.feed(parse_line(text([record]), number))
+        findings = checker.feed(parse_line(lines([record]), number))
         if record["key"] == "opt_name":
             break
     (finding,) = findings
@@ -128,49 +119,46 @@ def test_ssd_boundaries_are_both_checked():
 # ------------------------------------------------------------------------------- the run as a whole
 
 
-def stop_index(records):
-    return next(index for index, record in enumerate(records) if record["key"] == "run_stop")
+def late(epoch):
+    """The parts of a log whose target is met behind run_stop, 5 s later.
 
-
-def late(records, epoch, moves):
-    """Moves the evaluation that met the target behind run_stop, `moves` ms later."""
+    Returns its records, the places of the result that met the target and of run_stop, the log with a result below the
+    target there, and the result of `epoch` behind run_stop.
+    """
+    records = entries()
     index = max(i for i, r in enumerate(records) if r["key"] == "eval_accuracy")
-    stop = stop_index(records)
-    moved = {**records[index], "time_ms": records[stop]["time_ms"] + moves}
+    stop = next(i for i, r in enumerate(records) if r["key"] == "run_stop")
+    below = [*records[:index], {**records[index], "value": 0.7}, *records[index + 1 : stop + 1]]
+    moved = {**records[index], "time_ms": records[stop]["time_ms"] + 5000}
     moved["metadata"] = {**moved["metadata"], "epoch_num": epoch}
-    return records, index, stop, moved
+    return records, index, stop, below, moved
 
 
 def test_an_evaluation_of_earlier_work_may_be_reported_after_run_stop():
-    records, index, stop, moved = late(entries(), 40, 5000)
+    records, index, stop, _, moved = late(40)
     assert errors([*records[:index], *records[index + 1 : stop + 1], moved]) == []
 
 
 def test_work_after_run_stop_does_not_meet_the_target():
-    records, index, stop, moved = late(entries(), 44, 5000)
-    below = {**records[index], "value": 0.7}
-    after = [*records[:index], below, *records[index + 1 : stop + 1]]
-    assert "run_stop.target-after" in rules_of(errors([*after, moved]))
+    *_, below, moved = late(44)
+    assert "run_stop.target-after" in rules_of(errors([*below, moved]))
     again = {**moved, "metadata": {**moved["metadata"], "epoch_num": 40}}
-    assert "run_stop.target-after" in rules_of(errors([*after, again]))
+    assert "run_stop.target-after" in rules_of(errors([*below, again]))
     start = {**moved, "key": "eval_start", "value": None}
-    assert "run_stop.target-after" in rules_of(errors([*after, start, moved]))
+    assert "run_stop.target-after" in rules_of(errors([*below, start, moved]))
 
 
 def test_the_first_run_stop_counts():
     """Its time is the score's, so what is trained between it and a second one comes too late."""
-    records, index, stop, moved = late(entries(), 44, 5000)
-    below = {**records[index], "value": 0.7}
+    records, _, stop, below, moved = late(44)
     again = {**records[stop], "time_ms": moved["time_ms"] + 1000}
-    log = [*records[:index], below, *records[index + 1 : stop + 1], moved, again]
-    assert "run_stop.target-after" in rules_of(errors(log))
+    assert "run_stop.target-after" in rules_of(errors([*below, moved, again]))
 
 
 def test_an_epoch_reported_a_second_time_after_run_stop_does_not_meet_the_target():
-    records, index, stop, moved = late(entries(), 40, 5000)
-    below = {**records[index], "value": 0.7}
+    records, index, _, below, moved = late(40)
     announced = {**records[index], "key": "eval_start", "value": None}  # a second one, begun before run_stop
-    log = [*records[:index], below, announced, *records[index + 1 : stop + 1], moved]
+    log = [*below[: index + 1], announced, *below[index + 1 :], moved]
     assert "run_stop.target-after" in rules_of(errors(log))
 
 
@@ -186,10 +174,10 @@ def test_a_value_that_selects_the_rules_is_one_that_they_name(key, value):
 @pytest.mark.parametrize(
     ("bad", "rule"),
     [(':::MLLOG {"key": "eval_accuracy"', "line-json"), (":::MLLOG " + "[" * 100_000, "line-json"),
-     (text(change(entries()[-4:-3], "eval_accuracy", value="x")), "eval_accuracy.target")],
+     (lines(change(entries()[-4:-3], "eval_accuracy", value="x")), "eval_accuracy.target")],
 )  # fmt: skip
 def test_a_log_on_which_the_stock_checker_ends_with_an_exception_is_reported(tmp_path, bad, rule):
-    (tmp_path / "log.txt").write_text(text(entries()) + bad)
+    (tmp_path / "log.txt").write_text(lines(entries()) + bad)
     assert stock_checker.verdict(tmp_path / "log.txt", "0.7.0")[0] in ("crash", "fail")
     assert rule in {finding.rule for finding in check_log(str(tmp_path / "log.txt"), "0.7.0").findings}
 
@@ -245,11 +233,10 @@ def test_a_time_that_is_not_a_number_is_an_error(key, time):
 
 
 def test_of_a_loss_the_lowest_is_nearest_the_target_and_none_is_a_percentage():
-    lines = llama_logs.log(status="aborted").splitlines()
-    records = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
+    records = records_of(llama_logs.log(status="aborted"))
     losses = iter((1.3, 0.94, 1.2, 0.97, *[1.1] * 5))
     for record in records:
         if record["key"] == "eval_accuracy":
             record["value"] = next(losses)
-    (missed,) = (one for one in found(records, "4.0.0") if one.rule.startswith("eval_accuracy"))
+    (missed,) = (one for one in findings_of(records, "4.0.0") if one.rule.startswith("eval_accuracy"))
     assert (missed.rule, missed.found) == ("eval_accuracy.target", "0.94")

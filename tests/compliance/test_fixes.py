@@ -11,10 +11,9 @@ import compliance
 from compliance.findings import texts
 from compliance.log import rules
 from compliance.log.check_log import check_log
-from compliance.log.engine import StreamChecker
-from compliance.log.logs import parse_line
 from tests.compliance import llama_logs, made_logs, result_logs, test_fixes_trees
-from tests.compliance.fixes import NOT_ON_A_COPY, is_advice, of_wording, said
+from tests.compliance.fixes import NOT_ON_A_COPY, is_advice, of_wording, summaries
+from tests.compliance.test_engine import findings_of
 
 SOUND = llama_logs.log()
 LARS = (
@@ -81,9 +80,9 @@ def words(text, shape):
     return re.search(shape, text).groups()
 
 
-def put_back(key, n=0):
+def put_back(key):
     """The log with the line of a key as a correct program writes it."""
-    return lambda text, one, sound: edit(text, key, line(key, sound, n), n)
+    return lambda text, one, sound: edit(text, key, line(key, sound))
 
 
 def sound(text, one, sound):
@@ -244,11 +243,11 @@ def test_a_fix_helps(tmp_path, wording, base, damage, mend):
     after = judged(tmp_path, mend(text, before[0], sound), ruleset)
     # A run that missed its target stays a miss when its status tells so.
     rest = (
-        said(findings) - said(before)
+        summaries(findings) - summaries(before)
         if wording in ("run_stop.status", "not-checked|name the round")
         else set()
     )
-    assert said(after) <= said(judged(tmp_path, sound, ruleset)) | rest
+    assert summaries(after) <= summaries(judged(tmp_path, sound, ruleset)) | rest
 
 
 # ---------------------------------------------------------------------------------- every key of every rule file
@@ -256,7 +255,7 @@ def test_a_fix_helps(tmp_path, wording, base, damage, mend):
 
 def rules_of_keys():
     """(round, division, benchmark, optimizer), key: one case of each different rule of a key that a round asks for."""
-    known = {}
+    cases = {}
     for case in made_logs.every_case():
         ruleset, division, benchmark, optimizer = case
         files = [
@@ -266,11 +265,11 @@ def rules_of_keys():
             f"{division}/{benchmark}_{optimizer}",
         ]
         there = [rules.load(ruleset, name) for name in files if name in rules.names(ruleset)]
-        gone = {key for one in there for key in one.get("removes", ())}
-        for key, spec in (pair for one in there for pair in one["keys"].items() if pair[0] not in gone):
+        removals = {key for one in there for key in one.get("removes", ())}
+        for key, spec in (pair for one in there for pair in one["keys"].items() if pair[0] not in removals):
             if spec.get("occurs", "optional") != "optional" and "target" not in spec:
-                known.setdefault((key, json.dumps(spec)), (case, key))
-    return list(known.values())
+                cases.setdefault((key, json.dumps(spec)), (case, key))
+    return list(cases.values())
 
 
 def as_expected(text):
@@ -292,33 +291,25 @@ def as_expected(text):
         return text
 
 
-def found_in(ruleset, records):
-    checker = StreamChecker(ruleset)
-    lines = made_logs.lines(records).splitlines()
-    return [
-        one for n, text in enumerate(lines) for one in checker.feed(parse_line(text, n))
-    ] + checker.finish()
-
-
 def test_fixes_of_a_missing_key_and_of_a_wrong_value_help_by_every_rule_of_every_round():
     judged = 0
     for case, key in rules_of_keys():
         ruleset, records = case[0], made_logs.log(*case)
-        sound = {one.rule for one in found_in(ruleset, records)}
+        sound = {one.rule for one in findings_of(records, ruleset)}
         places = {n for n, one in enumerate(records) if one["key"] == key}
         lacking = of_wording(
-            found_in(ruleset, [one for one in records if one["key"] != key]), "occurs.missing"
+            findings_of([one for one in records if one["key"] != key], ruleset), "occurs.missing"
         )
         assert places and f"log {key}" in {one.fix for one in lacking}, (case, key)
         for wrong in ("x", "", -5, 0.1234567):
             broken = [one | {"value": wrong} if n in places else one for n, one in enumerate(records)]
-            values = [one for one in found_in(ruleset, broken) if one.rule == f"{key}.value"]
+            values = [one for one in findings_of(broken, ruleset) if one.rule == f"{key}.value"]
             if not values:
                 continue
-            given = as_expected(values[0].expected)
-            fixed = [one | {"value": given} if n in places else one for n, one in enumerate(records)]
-            left = {one.rule for one in found_in(ruleset, fixed)} - sound
-            assert f"{key}.value" not in left, (case, key, values[0].expected, given)
+            replacement = as_expected(values[0].expected)
+            fixed = [one | {"value": replacement} if n in places else one for n, one in enumerate(records)]
+            remaining = {one.rule for one in findings_of(fixed, ruleset)} - sound
+            assert f"{key}.value" not in remaining, (case, key, values[0].expected, replacement)
             judged += 1
             break
     assert judged > 100
@@ -358,8 +349,8 @@ def sentence(node):
 
 def test_every_fix_has_a_row_or_a_reason_why_a_copy_cannot_show_it():
     rows = [one[0] for one in FIXES] + [one[1] for one in test_fixes_trees.ROWS]
-    named = {wording.partition("|")[0] for wording in [*rows, *NOT_ON_A_COPY]}
-    assert named == {*texts()["wording"]}
+    wordings = {wording.partition("|")[0] for wording in [*rows, *NOT_ON_A_COPY]}
+    assert wordings == {*texts()["wording"]}
     starts = [wording.partition("|")[2] for wording in [*rows, *NOT_ON_A_COPY] if "|" in wording]
     for fix in fixes_in_code():
         assert any(re.match(start, fix.replace("X", "submission_benchmark")) for start in starts), fix

@@ -10,14 +10,14 @@ import pytest
 
 from compliance.acceptance import answer as acceptance
 from compliance.acceptance.answer import OPEN
-from compliance.acceptance.whole import whole
+from compliance.acceptance.tree_answer import answer_tree
 from compliance.api import check
 from compliance.submission import scores
 from compliance.submission.scores import score_directory
 from compliance.verdict import GO, NO_GO
-from tests.compliance import llama_logs, result_logs
+from tests.compliance import llama_logs, made_logs, result_logs
 from tests.compliance.fixes import pattern
-from tests.compliance.test_fixes_trees import BATCH, LORA, in_each, in_one, logs, own, read, written
+from tests.compliance.test_fixes_trees import BATCH, LORA, add_file, in_each, in_one, logs, own_log, read
 
 TWO, FIVE = slice(2, 4), slice(2, 7)
 PLACE = f"results/box/{LORA}"
@@ -26,12 +26,11 @@ RANK = '"lora_rank", "value": 16'
 
 def again(which):
     """Runs some of the series again."""
-    return lambda org, one=None: [own(number)(org) for number in range(10)[which]]
+    return lambda org, one=None: [own_log(number)(org) for number in range(10)[which]]
 
 
 def resumed(text):
-    seed = next(one for one in text.splitlines(keepends=True) if '"seed"' in one)
-    return text.replace(seed, seed + re.sub(r'"seed", "value": \d+', '"resumed_from_step", "value": 9', seed))
+    return made_logs.with_record(text, "resumed_from_step", "9")
 
 
 def extra(*numbers, started=True):
@@ -40,7 +39,7 @@ def extra(*numbers, started=True):
     def add(org, one=None):
         for number in numbers:
             text = llama_logs.log(number)
-            written(
+            add_file(
                 f"{PLACE}/result_{number}.txt", text if started else text[: text.index('"init_stop"') - 120]
             )(org)
             os.utime(org / PLACE / f"result_{number}.txt", (0, 0))
@@ -82,7 +81,7 @@ NO_SCORE = [
 
 
 def own_new(number):
-    return written(f"{PLACE}/result_{number}.txt", llama_logs.log(number))
+    return add_file(f"{PLACE}/result_{number}.txt", llama_logs.log(number))
 
 
 @pytest.fixture(scope="module")
@@ -123,12 +122,7 @@ def test_a_run_without_a_target_says_so_where_its_status_is_success(tmp_path):
     place = result_logs.write_logs(tmp_path / "dgx-1" / "resnet", "resnet")
     for number in (1, 2):
         path = place / f"result_{number}.txt"
-        lines = path.read_text().splitlines()
-        at = next(n for n, line in enumerate(lines) if '"init_stop"' in line)
-        said = (
-            lines[at].replace('"init_stop"', '"no_mlperf_result"').replace('"value": null', '"value": "no"')
-        )
-        path.write_text("\n".join([*lines[:at], said, *lines[at:]]))
+        path.write_text(made_logs.with_record(path.read_text(), "no_mlperf_result", '"no"'))
     assert score_directory(place).why == "2 runs do not count, at most one may: no quality target"
 
 
@@ -145,7 +139,7 @@ NO_GO_ROWS = [
     (NO_GO, "count for no score", in_each(RANK, RANK[:-2] + "32", FIVE), again(FIVE)),
     (NO_GO, "different values of global_batch_size", in_each(BATCH, BATCH[:-1] + "16", TWO), again(TWO)),
     (NO_GO, "converges faster than the reference may", in_each(*FAST),
-     read(r"with (rcp-bypass)", lambda flag: written("package_checker_params", flag), of="advice")),
+     read(r"with (rcp-bypass)", lambda flag: add_file("package_checker_params", flag), of="advice")),
     (NO_GO, "result_10.txt never reached run_start", extra(10, started=False), remove),
     (NO_GO, "more logs never reached run_start", extra(*range(10, 15), started=False), remove),
     (OPEN, "no reference for batch size", in_each(BATCH, BATCH[:-1] + "4096"), in_each(BATCH[:-1] + "4096", BATCH)),
@@ -156,20 +150,20 @@ NO_GO_ROWS = [
 def test_what_accept_advises_makes_a_no_go_none(tmp_path, sound, word, reason, damage, mend):
     org = copied(sound, tmp_path)
     damage(org)
-    (one,) = whole(check([org])).answers
+    (one,) = answer_tree(check([org])).answers
     assert one.answer == word and reason in " ".join(one.reasons), one
     mend(org, one)
-    after = whole(check([org]))
+    after = answer_tree(check([org]))
     assert after.answer == (OPEN if "rcp-bypass" in one.advice else GO), after
 
 
 def test_every_sentence_of_a_no_go_is_in_a_row(tmp_path, sound):
-    told = []
+    sentences = []
     for number, (_, _, damage, _) in enumerate(NO_GO_ROWS):
         org = copied(sound, tmp_path / str(number))
         damage(org)
-        (one,) = whole(check([org])).answers
-        told += [*one.reasons, one.advice]
+        (one,) = answer_tree(check([org])).answers
+        sentences += [*one.reasons, one.advice]
     for function in (acceptance._refused_anyway, acceptance._with_dead):
         for sentence in statements(function):
-            assert any(re.search(sentence, text) for text in told), sentence
+            assert any(re.search(sentence, text) for text in sentences), sentence

@@ -14,7 +14,7 @@ from compliance.submission.tree import judge_tree
 from systems import schema
 from tests.compliance import llama_logs, submission_trees
 from tests.compliance import test_submission as power
-from tests.compliance.fixes import is_advice, of_wording, said
+from tests.compliance.fixes import is_advice, of_wording, summaries
 
 BATCH = '"global_batch_size", "value": 8'
 LORA = "llama2_70b_lora"
@@ -46,7 +46,7 @@ def in_one(number, change):
     return changed
 
 
-def own(number):
+def own_log(number):
     """Puts the run's own log into the folder."""
     return in_one(number, lambda text: llama_logs.log(number))
 
@@ -74,7 +74,7 @@ def moved(old, new):
     return move
 
 
-def written(path, content="x"):
+def add_file(path, content="x"):
     def write(org, one=None):
         (org / path).parent.mkdir(parents=True, exist_ok=True)
         (org / path).write_bytes(content) if isinstance(content, bytes) else (org / path).write_text(content)
@@ -82,13 +82,13 @@ def written(path, content="x"):
     return write
 
 
-def gone(path):
-    def remove(org, one=None):
+def remove(path):
+    def change(org, one=None):
         shutil.rmtree(org / path) if (org / path).is_dir() and not (org / path).is_symlink() else (
             org / path
         ).unlink()
 
-    return remove
+    return change
 
 
 def all_of(*steps):
@@ -137,48 +137,48 @@ HIDDEN = '"samples_count": 3456, "epoch_num": 0.8859266854652653'
 # Either may return the path to judge instead.
 OF_LOGS = [
     ("tree.run-count", lambda org: logs(org)[9].unlink(),
-     read(r"over (\d+) runs", lambda count: written(f"{PLACE}/result_9.txt", llama_logs.log(int(count) - 1)))),
+     read(r"over (\d+) runs", lambda count: add_file(f"{PLACE}/result_9.txt", llama_logs.log(int(count) - 1)))),
     ("tree.seed", in_each('"value": 4001', '"value": 4000', slice(1, 2)),
      in_each('"value": 4000', '"value": 4001', slice(1, 2))),
     ("tree.seed.none", in_each('"seed"', '"my_seed"', slice(2, 3)),
      read(r"key (\w+)", lambda key: in_each('"my_seed"', f'"{key}"', slice(2, 3)))),
     ("tree.rcp", in_each('"samples_count": 3456', '"samples_count": 1920'), lambda org,
-     one: [own(n)(org) for n in range(10)]),
+     one: [own_log(n)(org) for n in range(10)]),
     ("tree.rcp.none", in_each(BATCH, BATCH[:-1] + "4096"),
-     read(r"set (rcp-\w+)", lambda flag: written("package_checker_params", flag))),
+     read(r"set (rcp-\w+)", lambda flag: add_file("package_checker_params", flag))),
     ("tree.rcp.batch", in_each(BATCH, BATCH[:-1] + "true"), in_each(BATCH[:-1] + "true", BATCH)),
     ("tree.rcp.unread", in_each('"samples_count": 3456', '"samples_count": "3456"', slice(3, 4)),
      in_each('"samples_count": "3456"', '"samples_count": 3456', slice(3, 4))),
     ("tree.rcp.undecided", lambda org: [path.rename(org / path.name) for path in logs(org)[2:]],
      lambda org, one: [path.rename(org / PLACE / path.name) for path in org.glob("result_*")]),
     ("tree.score", in_each('"success"', '"aborted"', slice(0, 2)), in_each('"aborted"', '"success"', slice(0, 2))),
-    ("tree.duplicate", in_one(4, lambda text: llama_logs.log(5)), own(4)),
-    ("tree.alike", in_one(4, lambda text: llama_logs.log(5).replace("4005", "4004")), own(4)),
-    ("tree.alike.near", in_one(4, jitter), own(4)),
+    ("tree.duplicate", in_one(4, lambda text: llama_logs.log(5)), own_log(4)),
+    ("tree.alike", in_one(4, lambda text: llama_logs.log(5).replace("4005", "4004")), own_log(4)),
+    ("tree.alike.near", in_one(4, jitter), own_log(4)),
     ("tree.at-once", in_one(4,
-         lambda text: re.sub(r'_ms": 17000(\d+)', lambda one: f'_ms": 17000{int(one[1]) + 10**7}', text)), own(4)),
+         lambda text: re.sub(r'_ms": 17000(\d+)', lambda one: f'_ms": 17000{int(one[1]) + 10**7}', text)), own_log(4)),
     ("tree.short", in_one(4, times(0.001)), in_one(4, times(1000))),
     ("tree.gap", moved(f"{PLACE}/result_9.txt", f"{PLACE}/result_12.txt"),
      moved(f"{PLACE}/result_12.txt", f"{PLACE}/result_9.txt")),
     ("tree.settings", in_each('"lora_alpha", "value": 32', '"lora_alpha", "value": 16', slice(1, 2)),
      in_each('"lora_alpha", "value": 16', '"lora_alpha", "value": 32', slice(1, 2))),
-    ("tree.stock.crashes", in_each(', "status": "success"', "", slice(6, 7)), own(6)),
+    ("tree.stock.crashes", in_each(', "status": "success"', "", slice(6, 7)), own_log(6)),
     ("tree.stock.refuses", in_one(6, lambda text: text + "a :::MLLOG of a sentence\n"),
      in_one(6, lambda text: "".join(text.splitlines(keepends=True)[:-1]))),
-    ("tree.scaling", written(f"{PLACE}/scaling.json", '{"scaling_factor": -1}'),
-     read(r"gave: (.*)", lambda factor: written(f"{PLACE}/scaling.json", factor))),
+    ("tree.scaling", add_file(f"{PLACE}/scaling.json", '{"scaling_factor": -1}'),
+     read(r"gave: (.*)", lambda factor: add_file(f"{PLACE}/scaling.json", factor))),
     ("tree.value", in_each('"opt_gradient_clip_norm", "value": 0.3', '"opt_gradient_clip_norm", "value": -0.3'),
      in_each('"opt_gradient_clip_norm", "value": -0.3', '"opt_gradient_clip_norm", "value": 0.3')),
     ("tree.batch", in_each('accumulation_steps", "value": 1', 'accumulation_steps", "value": 3'),
      in_each('accumulation_steps", "value": 3', 'accumulation_steps", "value": 1')),
     ("tree.samples", in_each('"train_samples", "value": 3901', '"train_samples", "value": 39'),
      in_each('"train_samples", "value": 39', '"train_samples", "value": 3901')),
-    ("tree.division", in_each('"closed"', '"open"', slice(6, 7)), own(6)),
+    ("tree.division", in_each('"closed"', '"open"', slice(6, 7)), own_log(6)),
     ("tree.placeholder", in_each('"Other Lab"', '"SUBMISSION_ORG_PLACEHOLDER"'),
      in_each('"SUBMISSION_ORG_PLACEHOLDER"', '"Other Lab"')),
     ("not-checked|put the log itself",
      lambda org: [moved(f"{PLACE}/result_9.txt", "a.txt")(org), link(f"{PLACE}/result_9.txt", org / "a.txt")(org)],
-     all_of(gone(f"{PLACE}/result_9.txt"), moved("a.txt", f"{PLACE}/result_9.txt"))),
+     all_of(remove(f"{PLACE}/result_9.txt"), moved("a.txt", f"{PLACE}/result_9.txt"))),
     ("not-checked|name it result_", moved(f"{PLACE}/result_9.txt", f"{PLACE}/run_9.txt"),
      read(r"name it (\w+_)", lambda name: moved(f"{PLACE}/run_9.txt", f"{PLACE}/{name}9.txt"))),
 ]  # fmt: skip
@@ -187,7 +187,7 @@ OF_PLACES = [
     ("tree.no-results", lambda org: [path.rename(path.with_suffix(".out")) for path in logs(org)],
      lambda org, one: [path.rename(path.with_suffix(".txt")) for path in (org / PLACE).iterdir()]),
     ("tree.layout", lambda org: [moved(path,
-         f"results/box/{path.name}")(org) for path in logs(org)] and gone(PLACE)(org),
+         f"results/box/{path.name}")(org) for path in logs(org)] and remove(PLACE)(org),
      lambda org, one: [moved(path, f"{PLACE}/{path.name}")(org) for path in org.glob("results/box/*.txt")]),
     ("tree.benchmark-unknown", moved(PLACE, "results/box/chess"), moved("results/box/chess", PLACE)),
     ("tree.benchmark-unknown.near", moved(PLACE, "results/box/llama2_70b"),
@@ -197,16 +197,16 @@ OF_PLACES = [
     ("tree.benchmark.none",
      lambda org: in_each('"submission_benchmark"', '"benchmark"',
          slice(9, 10))(org) or (org / PLACE).rename(org.parent / "runs"),
-     lambda org, one: written(one.path, llama_logs.log(9))(org) or org.parent / "runs"),
-    ("tree.name", written(".notes"), moved(".notes", "notes")),
-    ("tree.name.checkout", lambda org: [(org / ".git").mkdir(), written(".gitignore")(org)], gone(".gitignore")),
-    ("tree.link", link("benchmarks/a.txt", "nowhere"), gone("benchmarks/a.txt")),
+     lambda org, one: add_file(one.path, llama_logs.log(9))(org) or org.parent / "runs"),
+    ("tree.name", add_file(".notes"), moved(".notes", "notes")),
+    ("tree.name.checkout", lambda org: [(org / ".git").mkdir(), add_file(".gitignore")(org)], remove(".gitignore")),
+    ("tree.link", link("benchmarks/a.txt", "nowhere"), remove("benchmarks/a.txt")),
     ("tree.size", lambda org: sparse(org / "benchmarks" / "a.txt", 51 << 20), lambda org,
      one: sparse(org / "benchmarks" / "a.txt", 1 << 20)),
-    ("tree.compiled", written(f"{CODE}/a.o"), gone(f"{CODE}/a.o")),
-    ("tree.archive", written(f"{CODE}/a.zip"), gone(f"{CODE}/a.zip")),
-    ("tree.cache", written(f"{CODE}/__pycache__/a"), gone(f"{CODE}/__pycache__")),
-    ("tree.file-missing", gone(f"{CODE}/implementations/nemo/README.md"), written(f"{CODE}/README.md")),
+    ("tree.compiled", add_file(f"{CODE}/a.o"), remove(f"{CODE}/a.o")),
+    ("tree.archive", add_file(f"{CODE}/a.zip"), remove(f"{CODE}/a.zip")),
+    ("tree.cache", add_file(f"{CODE}/__pycache__/a"), remove(f"{CODE}/__pycache__")),
+    ("tree.file-missing", remove(f"{CODE}/implementations/nemo/README.md"), add_file(f"{CODE}/README.md")),
     ("tree.organization", lambda org: other_name(org, "Third"),
      lambda org, one: other_name(org.parent / "Third", one.found.partition(" (")[0].replace(" ", "_"))),
     ("tree.system-missing", moved("systems/box.json", "box.json"),
@@ -237,7 +237,7 @@ OF_PLACES = [
     ("name.hidden", described(submitter="Other\u200b Lab"), described(submitter="Other Lab")),
     ("not-checked|put the directory",
      lambda org: [moved("results/box", "box")(org), link("results/box", org / "box")(org)],
-     all_of(gone("results/box"), moved("box", "results/box"))),
+     all_of(remove("results/box"), moved("box", "results/box"))),
     ("not-checked|move them up", moved(f"{PLACE}/result_9.txt", f"{PLACE}/more/result_9.txt"),
      all_of(moved(f"{PLACE}/more/result_9.txt", f"{PLACE}/result_9.txt"), lambda org,
          one: (org / PLACE / "more").rmdir())),
@@ -275,10 +275,10 @@ def bases(tmp_path_factory):
     sound = {
         "logs": llama_logs.tree(top / "training_results_v5.0" / "Other_Lab", code="implementations/nemo")
     }
-    named = [submission_trees.record("config_filename", "b200.sh")]
-    texts = [submission_trees.log(n, more=named) + LINES for n in range(10)]
+    config = [submission_trees.record("config_filename", "b200.sh")]
+    texts = [submission_trees.log(n, more=config) + LINES for n in range(10)]
     sound["code"] = submission_trees.tree(top / "code", logs=texts, ruleset="v6.1")
-    written(CONFIG, SCRIPT)(sound["code"])
+    add_file(CONFIG, SCRIPT)(sound["code"])
     place = power.folder(top / "power", lambda run: ["node_0.txt", "node_1.txt", "sw_0.txt"])
     sound["power"] = place.parents[2]
     return {base: (org, judged(base, org)) for base, org in sound.items()}
@@ -312,8 +312,8 @@ def test_a_fix_of_a_folder_helps(tmp_path, bases, base, wording, damage, mend):
     assert (before[0].severity == "advice") == is_advice(wording)
     after, answer = judged(base, whole(mend(org, before[0])))
     # rcp-bypass lets the runs through, and the finding stays as advice; so does what an odd batch size does to a log.
-    left = {(one.rule, "advice", one.message) for one in findings} if wording == "tree.rcp.none" else set()
-    assert said(after) <= said(clean) | left
+    rest = {(one.rule, "advice", one.message) for one in findings} if wording == "tree.rcp.none" else set()
+    assert summaries(after) <= summaries(clean) | rest
     assert answer == ("not checked" if wording == "tree.benchmark.none" else verdict)
 
 
@@ -322,8 +322,8 @@ def corrected(content, one, sound):
     name, problem = re.match(r"The description's (\S+): (.*)", one.message).groups()
     if old := re.search(r"there is '(\w+)'", problem):
         return {key: value for key, value in content.items() if key != old[1]} | {name: content[old[1]]}
-    if shown := re.search(r"""write (?:one of )?(["'])(.*?)\1|e\.g\. "(\d+)\"""", one.fix):
-        return content | {name: shown[3] or shown[2]}
+    if match := re.search(r"""write (?:one of )?(["'])(.*?)\1|e\.g\. "(\d+)\"""", one.fix):
+        return content | {name: match[3] or match[2]}
     return content | {name: sound[name]}
 
 
@@ -331,17 +331,17 @@ def test_fixes_of_every_field_of_a_description_help(tmp_path):
     """A field that is missing, misspelled, a placeholder, empty, a list, a number or another word."""
     path, sound, tried = tmp_path / "box.json", llama_logs.description(), 0
 
-    def found(content):
+    def findings_of(content):
         path.write_text(json.dumps(content))
         return tree_system.read_description(path, path, "5.0.0", strict=True)[1]
 
     for name in schema.NAMES:
-        gone = {key: value for key, value in sound.items() if key != name}
+        lacking = {key: value for key, value in sound.items() if key != name}
         others = (sound | {name: value} for value in ("TODO", "", ["x"], 8.5, None, "xyz"))
-        for wrong in (gone, gone | {f"{name}s": sound[name]}, *others):
-            for one in of_wording(findings := found(wrong), "system.field"):
-                after = said(found(corrected(wrong, one, sound)))
-                assert after <= said(findings) - {(one.rule, one.severity, one.message)}, (
+        for wrong in (lacking, lacking | {f"{name}s": sound[name]}, *others):
+            for one in of_wording(findings := findings_of(wrong), "system.field"):
+                after = summaries(findings_of(corrected(wrong, one, sound)))
+                assert after <= summaries(findings) - {(one.rule, one.severity, one.message)}, (
                     wrong.get(name),
                     one,
                 )

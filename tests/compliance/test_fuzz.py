@@ -48,7 +48,7 @@ def mutate_line(line, rng):
     if kind == 1:
         return _VALUE.sub(lambda _: '"value": ' + rng.choice(VALUES), line, count=1)
     if kind == 2:
-        return _METADATA.sub(lambda found: f'"{found[1]}": {rng.choice(VALUES)}', line, count=1)
+        return _METADATA.sub(lambda match: f'"{match[1]}": {rng.choice(VALUES)}', line, count=1)
     if kind == 3:
         return _METADATA.sub('"other": 1', line, count=1)
     if kind == 4:
@@ -101,8 +101,8 @@ def originals():
 @cache
 def every_round():
     """The lines of a valid log of each benchmark of each round."""
-    made = (made_logs.lines(made_logs.log(*case)) for case in made_logs.every_case())
-    return [line for text in made for line in dict.fromkeys(text.splitlines())]
+    texts = (made_logs.lines(made_logs.log(*case)) for case in made_logs.every_case())
+    return [line for text in texts for line in dict.fromkeys(text.splitlines())]
 
 
 def checkers_of_all_rounds(rng):

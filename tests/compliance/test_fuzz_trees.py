@@ -16,7 +16,7 @@ import pytest
 
 from compliance.submission import cli_scores, summary, verdict
 from compliance.submission.tree import judge_tree
-from tests.compliance import submission_trees as made
+from tests.compliance import submission_trees as trees
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = ("v0.7", "v1.0", "v2.1", "v3.1", "v4.0", "v4.1", "v5.0", "v5.1")
@@ -96,8 +96,8 @@ def one(seed):
     """Judges one damaged tree, and makes its table."""
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        logs = [made.log(index) for index in range(draw.choice((1, 3, 10)))]
-        org = made.tree(folder, logs=logs, ruleset=draw.choice(ROUNDS))
+        logs = [trees.log(index) for index in range(draw.choice((1, 3, 10)))]
+        org = trees.tree(folder, logs=logs, ruleset=draw.choice(ROUNDS))
         for _ in range(draw.randint(1, 4)):
             damage(draw, org)
         checker = None if draw.random() < 0.3 else careful  # None: the rules of the round
@@ -119,7 +119,7 @@ def careful(paths, ruleset, division):
     results = []
     for path in paths:
         try:
-            results += made.verdicts([path], ruleset, division)
+            results += trees.verdicts([path], ruleset, division)
         except UnicodeDecodeError:
             failed = finding("run_stop.status", ERROR, path, "", "")
             results.append(LogResult(str(path), ruleset or "5.0.0", [failed]))
@@ -138,8 +138,8 @@ def test_a_thousand_damaged_trees_take_little_memory_and_no_traceback():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=20 * 60
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    trees, megabytes = map(int, done.stdout.split())
-    assert trees == 1000 and megabytes < 200
+    number, megabytes = map(int, done.stdout.split())
+    assert number == 1000 and megabytes < 200
 
 
 def main(count):

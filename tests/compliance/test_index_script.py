@@ -59,9 +59,9 @@ def test_the_index_sorts_both_ways_with_no_score_last_filters_and_opens_what_a_l
     program = tmp_path / "page.js"
     program.write_text(DOCUMENT + SCRIPT.read_text().replace('"use strict";', "") + ACTIONS)
     done = subprocess.run(["node", program], capture_output=True, text=True, check=True, timeout=60)
-    told = json.loads(done.stdout)
+    result = json.loads(done.stdout)
     ssd, slow, fast, middle = "ssd –", "resnet 100.0", "maskrcnn 9.0", "resnet 32.0"
-    assert told["seen"] == [
+    assert result["seen"] == [
         [[ssd, slow, fast, middle], "4 of 4", ["", ""]],
         [[fast, middle, slow, ssd], "4 of 4", ["", "ascending"]],
         [[slow, middle, fast, ssd], "4 of 4", ["", "descending"]],
@@ -69,4 +69,4 @@ def test_the_index_sorts_both_ways_with_no_score_last_filters_and_opens_what_a_l
         [[middle], "1 of 4", ["ascending", ""]],
         [[ssd], "1 of 4", ["ascending", ""]],
     ]
-    assert told["controls"] is False and told["open"] is True
+    assert result["controls"] is False and result["open"] is True

@@ -72,10 +72,10 @@ def test_what_is_no_plain_file_is_neither_waited_for_nor_followed(tmp_path, kind
     }
     makers[kind](path)
     answers = {name: run(words) for name, words in commands(org, tmp_path).items()}
-    status, said = answers["check"]
+    status, text = answers["check"]
     if file in ("description", "log"):
-        assert status == 1 and said.splitlines()[-1].startswith("no-go")
-        assert path.name in said or (file, kind) == ("log", "folder")
+        assert status == 1 and text.splitlines()[-1].startswith("no-go")
+        assert path.name in text or (file, kind) == ("log", "folder")
     assert "0.0" not in answers["scores"][1].split("box", 1)[-1][:60]  # no score by the linked factor
     if file == "log":
         assert answers["scores"][0] == 1 and "takes 10 runs, here are 9" in answers["scores"][1]
@@ -92,7 +92,7 @@ print(status, int(peak.split()[1]) // 1024)
 """
 
 
-# At this many evaluations, what is kept of a long log is full (downsampling.py, whole_run.py); more add nothing.
+# At this many evaluations, what is kept of a long log is full (intervals.py, whole_run.py); more add nothing.
 _RISE_MB = 40
 
 
@@ -127,11 +127,11 @@ def long_log(path, text, evaluations):
 def test_a_submission_with_a_log_of_very_many_evaluations_takes_little_memory(tmp_path, evaluations):
     org = submission(tmp_path)
     path = org / "results" / "box" / BENCHMARK / "result_0.txt"
-    text, short, here = path.read_text(), {}, path.read_text().count('"eval_accuracy"')
+    text, short, count_before = path.read_text(), {}, path.read_text().count('"eval_accuracy"')
     for count in (10, evaluations):
         long_log(path, text, count)
         for name, words in commands(org, tmp_path).items():
             _, megabytes = peak(words)
             rise = megabytes - short.setdefault(name, megabytes)
             assert rise < _RISE_MB and megabytes < 200, (name, megabytes, short)
-    assert f"{evaluations + here} evaluations" in (tmp_path / "page.html").read_text()
+    assert f"{evaluations + count_before} evaluations" in (tmp_path / "page.html").read_text()

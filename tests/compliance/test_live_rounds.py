@@ -9,54 +9,37 @@ import time
 
 import pytest
 
-import systems
 from common.config import overrides
 from common.errors import UserError
 from compliance.api import check
 from compliance.log import find_round
 from compliance.log.engine import StreamChecker
 from compliance.verdict import GO
-from lab.bench.harness import stock_checker
 from llama31_8b.config import Config
 from llama31_8b.presets import PRESETS, hyperparameters
 from tests.benchmarks import scripted_log, stock_findings, values
+from tests.compliance.preset_runs import packages_to_a_go, write_runs
 from tests.compliance.test_package import call_for, head
 from tests.compliance.test_package_any import stock_says
 from timetotrain.cli import main
 from timetotrain.run import closed_division
-from timetotrain.run import results as records
 
 CLOSED = [name for name, config in PRESETS.items() if config.division == "closed"]
 NODE = "h200-8"
 FACTS = {"config_overrides": {}, "initial_weights": "random"}
+pytestmark = pytest.mark.usefixtures("fast_stock_checker")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def fast_stock_checker():
-    with pytest.MonkeyPatch.context() as patch:
-        stock_checker.make_fast(patch.setattr)
-        yield
-
-
-def write_runs(folder, config, count, commit, monkeypatch, **how):
-    """Writes logs and run.json of runs that meet their target as the reference's do; returns their folder."""
-    monkeypatch.setattr(records, "git_state", lambda: {"commit": commit, "dirty": False})
-    place, start = folder / config.system / config.benchmark, time.time()
-    described = {**systems.load(config.hardware), "submitter": ""}
-    for index in range(count):
-        run = dataclasses.replace(config, seed=index, submission_org="Example")
-        log = place / f"result_{index}.txt"
-        checker = StreamChecker(run.ruleset, run.benchmark, run.division)
+def write_ten(folder, config, commit, monkeypatch, last=13):
+    """Writes ten runs that meet their target as the reference's do; returns their folder."""
+    target = config.quality_target
+    runs = [
         # 13 or 14 evaluations of 12,288 sequences, as 20 runs of the reference (mlperf_logging rcp_checker).
-        stop = min(12 + index % 2, how.get("last", 13))
-        qualities = 0.97 * run.quality_target + index / 1000, 1.5 * run.quality_target + index / 1000
-        scripted_log(
-            run, log, *qualities, stop_at=stop, start=start + 60 + index, step_seconds=3 + index / 100,
-            checker=checker, facts=FACTS,
-        )  # fmt: skip
-        record = records.describe_run(run, ["python", "-m", run.benchmark], described, FACTS)
-        records.update_run_json(place, log, record | {"hardware": config.hardware})
-    return place
+        {"reached": 0.97 * target + index / 1000, "missed": 1.5 * target + index / 1000,
+         "stop_at": min(12 + index % 2, last), "step_seconds": 3 + index / 100}
+        for index in range(10)
+    ]  # fmt: skip
+    return write_runs(folder, config, commit, monkeypatch, runs, FACTS)
 
 
 @pytest.mark.parametrize("ruleset", Config.rulesets)
@@ -78,29 +61,22 @@ def test_the_log_of_a_full_size_run_passes_both_checkers(name, ruleset, tmp_path
 @pytest.mark.parametrize("ruleset", Config.rulesets)
 def test_ten_runs_of_a_node_are_packaged_and_accepted(ruleset, tmp_path, source, caplog, capsys, monkeypatch):
     config = dataclasses.replace(PRESETS[NODE], ruleset=ruleset)
-    place = write_runs(tmp_path / "results", config, 10, head(source), monkeypatch)
-    outcome = check(sorted(place.glob("result_*.txt")))
-    assert (outcome.findings, outcome.verdict.answer) == ([], GO)
-    assert call_for(NODE, tmp_path / "results", tmp_path / "out", source) == 0, capsys.readouterr().err
-    assert "retired" not in capsys.readouterr().out
-    org = tmp_path / "out" / "Example"
-    outcome = check([org], packaging=True)
-    assert (outcome.findings, outcome.verdict.answer) == ([], GO)
-    assert stock_says(org, ruleset, caplog) and "does not comply" not in caplog.text
+    place = write_ten(tmp_path / "results", config, head(source), monkeypatch)
+    assert "retired" not in packages_to_a_go(place, NODE, ruleset, source, caplog, capsys)
 
 
 def test_ten_practice_runs_are_packaged_and_the_stock_checker_finds_nothing(
     tmp_path, source, caplog, capsys, monkeypatch
 ):
     config = PRESETS["cpu-tiny"]
-    place = write_runs(tmp_path / "results", config, 10, head(source), monkeypatch, last=3)
+    place = write_ten(tmp_path / "results", config, head(source), monkeypatch, last=3)
     assert call_for("cpu-tiny", tmp_path / "results", tmp_path / "out", source, "--smoke") == 0
     assert "practice tree" in capsys.readouterr().out
     tree = tmp_path / "out" / "SMOKE-Example"
     assert stock_says(tree, "6.1.0", caplog)
     assert main(["accept", str(tree)]) == 2
-    said = capsys.readouterr().out
-    assert "llama31_8b: open, 10 of 10 runs, probability 1.00" in said and "smoke runs are practice" in said
+    text = capsys.readouterr().out
+    assert "llama31_8b: open, 10 of 10 runs, probability 1.00" in text and "smoke runs are practice" in text
     assert main(["plan", config.benchmark, f"--system={NODE}", f"--log={place / 'result_0.txt'}"]) == 2
     assert "max_sequence_length=64, but the rules ask for 8,192" in capsys.readouterr().err
 
@@ -108,7 +84,7 @@ def test_ten_practice_runs_are_packaged_and_the_stock_checker_finds_nothing(
 def test_accept_report_forecast_and_plan_read_a_node_s_logs(tmp_path, source, capsys, monkeypatch):
     """The mean is that of the runs' last evaluations, without the first and the last of ten."""
     config = PRESETS[NODE]
-    place = write_runs(tmp_path / "results", config, 10, head(source), monkeypatch)
+    place = write_ten(tmp_path / "results", config, head(source), monkeypatch)
     assert call_for(NODE, tmp_path / "results", tmp_path / "out", source) == 0
     tree = tmp_path / "out" / "Example"
     assert main(["accept", str(tree)]) == 0

@@ -51,19 +51,19 @@ def test_prefixes_are_passed_over(tmp_path, prefix):
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 500])
 def test_of_a_line_with_very_many_records_the_first_thousand_are_read(tmp_path, more):
-    found = records(tmp_path, LINE * (MAX_A_LINE + more))
-    assert len([one for one in found if isinstance(one, Record)]) == MAX_A_LINE + min(more, 0)
+    results = records(tmp_path, LINE * (MAX_A_LINE + more))
+    assert len([one for one in results if isinstance(one, Record)]) == MAX_A_LINE + min(more, 0)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_line_numbers_are_those_of_an_editor(tmp_path, end):
-    found = records(tmp_path, end.join(["first", LINE, "", "", LINE, LINE]) + end)
-    assert [record.line for record in found] == [2, 5, 6]
+    results = records(tmp_path, end.join(["first", LINE, "", "", LINE, LINE]) + end)
+    assert [record.line for record in results] == [2, 5, 6]
 
 
 def test_a_progress_bar_counts_as_one_line(tmp_path):
-    found = records(tmp_path, "1%\r2%\r3%\r" + LINE + "\n" + LINE + "\n")
-    assert [record.line for record in found] == [1, 2]
+    results = records(tmp_path, "1%\r2%\r3%\r" + LINE + "\n" + LINE + "\n")
+    assert [record.line for record in results] == [1, 2]
 
 
 def test_bytes_that_are_not_utf8_are_read(tmp_path):
@@ -73,9 +73,9 @@ def test_bytes_that_are_not_utf8_are_read(tmp_path):
 
 
 def test_several_records_on_a_line_are_read_and_reported(tmp_path):
-    found = records(tmp_path, LINE + " " + LINE + "\n")
-    assert [type(one) for one in found] == [BadLine, Record, Record]
-    assert found[0].rule == "line-several-records"
+    results = records(tmp_path, LINE + " " + LINE + "\n")
+    assert [type(one) for one in results] == [BadLine, Record, Record]
+    assert results[0].rule == "line-several-records"
 
 
 BROKEN = {

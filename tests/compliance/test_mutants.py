@@ -72,8 +72,8 @@ def test_a_fault_in_a_required_key_gets_the_stock_verdict(tmp_path):
             & (required(*case[:3]) | {"block_start", "weights_initialization"})
         )
         for key in keys if FULL else rng.sample(keys, 2):
-            made = list(faults(records, key, rng))
-            for name, changed in rng.sample(made, 5 if FULL else 3):
+            cases = list(faults(records, key, rng))
+            for name, changed in rng.sample(cases, 5 if FULL else 3):
                 ours, (theirs, messages) = both(path, changed, case[0])
                 tried += 1
                 errors = {finding.rule for finding in ours.findings if finding.severity == "error"}

@@ -53,20 +53,20 @@ def call(results, output, source, *more):
 
 
 def call_for(system, results, output, source, *more):
+    words = [results, "--org", "Example", "--system", system, "--source", source, *more]
+    return run(*words, *(["-o", output] if output else []))
+
+
+def run(*words):
     parser = argparse.ArgumentParser()
     package.add_arguments(parser)
-    words = [results, "--org", "Example", "--system", system, "--source", source, *more]
-    words += ["-o", output] if output else []
     return package.run(parser.parse_args([str(word) for word in words]))
 
 
 def test_an_installed_package_asks_for_the_checkout(tmp_path, results, monkeypatch):
     monkeypatch.setattr(own_runs, "INSTALLED", True)
-    parser = argparse.ArgumentParser()
-    package.add_arguments(parser)
-    words = [results("resnet"), "--org", "Example", "--system", SYSTEM, "-o", tmp_path / "out"]
     with pytest.raises(UserError, match="--source: not given"):
-        package.run(parser.parse_args([str(word) for word in words]))
+        run(results("resnet"), "--org", "Example", "--system", SYSTEM, "-o", tmp_path / "out")
 
 
 def files(folder):
@@ -82,11 +82,11 @@ def state(folder):
 
 
 def test_the_tree_of_the_rules(tmp_path, results, source):
-    given = results("resnet")
-    before = state(given)
-    assert call(given, tmp_path / "out", source) == 0
+    folder = results("resnet")
+    before = state(folder)
+    assert call(folder, tmp_path / "out", source) == 0
     code = "Example/benchmarks/resnet/implementations/tensorflow"
-    own = f"Example/benchmarks/resnet/{SYSTEM}"
+    scripts = f"Example/benchmarks/resnet/{SYSTEM}"
     copied = (
         "LICENSE common/__init__.py compliance/rules/0.7.0.json pyproject.toml tools/requirements/dev.lock"
     )
@@ -97,18 +97,21 @@ def test_the_tree_of_the_rules(tmp_path, results, source):
         *(f"Example/results/{SYSTEM}/resnet/result_{i}.txt" for i in range(5)),
         f"Example/systems/{SYSTEM}.json",
         *(f"{code}/{name}" for name in [*copied.split(), "systems/dgx-1.json"]),
-        *(f"{own}/{name}" for name in ("README.md", *package_output.SCRIPTS, f"{SYSTEM}_tensorflow.json")),
+        *(
+            f"{scripts}/{name}"
+            for name in ("README.md", *package_output.SCRIPTS, f"{SYSTEM}_tensorflow.json")
+        ),
         "Example.tar",
         "SHA256SUMS",
     }
-    assert state(given) == before
+    assert state(folder) == before
     described = json.loads((tmp_path / "out" / f"Example/systems/{SYSTEM}.json").read_text())
     own_fields = [described[name] for name in ("submitter", "division", "status")]
     assert own_fields == ["Example", "closed", "onprem"]
-    implementation = json.loads((tmp_path / "out" / own / f"{SYSTEM}_tensorflow.json").read_text())
+    implementation = json.loads((tmp_path / "out" / scripts / f"{SYSTEM}_tensorflow.json").read_text())
     assert tuple(implementation) == IMPLEMENTATION
     log = f"{SYSTEM}/resnet/result_3.txt"
-    assert (tmp_path / "out" / "Example" / "results" / log).read_bytes() == (given / log).read_bytes()
+    assert (tmp_path / "out" / "Example" / "results" / log).read_bytes() == (folder / log).read_bytes()
     assert not list(tmp_path.glob(".*"))
 
 
@@ -126,10 +129,10 @@ def test_every_benchmark_is_accepted_with_its_description(tmp_path, results, sou
 
 def test_twice_gives_the_same_bytes(tmp_path, results, source):
     for number, folder in enumerate(("one", "two")):
-        given = results("resnet", folder=folder)
-        for path in given.rglob("*"):
+        place = results("resnet", folder=folder)
+        for path in place.rglob("*"):
             os.utime(path, (1e9 + number, 1e9 + number))
-        assert call(given, tmp_path / f"out-{folder}", source) == 0
+        assert call(place, tmp_path / f"out-{folder}", source) == 0
     for name in ("Example.tar", "SHA256SUMS"):
         assert (tmp_path / "out-one" / name).read_bytes() == (tmp_path / "out-two" / name).read_bytes()
     with tarfile.open(tmp_path / "out-one" / "Example.tar") as tar:
@@ -142,9 +145,9 @@ def test_twice_gives_the_same_bytes(tmp_path, results, source):
 def test_the_manifest_is_that_of_sha256sum_and_the_scripts_call_the_code_that_ran(tmp_path, results, source):
     assert call(results("resnet"), tmp_path / "out", source) == 0
     lines = (tmp_path / "out" / "SHA256SUMS").read_text().splitlines()
-    named = dict(reversed(line.split("  ", 1)) for line in lines)
-    assert set(named) == files(tmp_path / "out") - {"SHA256SUMS"}
-    for name, digest in named.items():
+    digests = dict(reversed(line.split("  ", 1)) for line in lines)
+    assert set(digests) == files(tmp_path / "out") - {"SHA256SUMS"}
+    for name, digest in digests.items():
         assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == digest
     script = tmp_path / "out" / f"Example/benchmarks/resnet/{SYSTEM}/run_and_time.sh"
     done = subprocess.run([script, "--seed=3"], capture_output=True, text=True, check=True)
@@ -164,13 +167,13 @@ def refused(results, output, source, *more, match):
 
 @pytest.mark.parametrize("change", [None, lambda record: record.update(smoke_run=False)])
 def test_smoke_runs_are_refused_though_run_json_hides_them(tmp_path, results, source, change):
-    given = results("resnet", smoke=True, count=5, change=change)
-    refused(given, tmp_path / "out", source, match="smoke run")
+    folder = results("resnet", smoke=True, count=5, change=change)
+    refused(folder, tmp_path / "out", source, match="smoke run")
 
 
 def test_a_practice_tree_says_so_in_every_path(tmp_path, results, source, capsys):
-    given = results("resnet", smoke=True, count=1, status="aborted")
-    assert call(given, tmp_path / "out", source, "--smoke") == 0
+    folder = results("resnet", smoke=True, count=1, status="aborted")
+    assert call(folder, tmp_path / "out", source, "--smoke") == 0
     assert all("SMOKE" in name for name in files(tmp_path / "out") - {"SHA256SUMS"})
     assert "this is a practice tree" in capsys.readouterr().out
     with tarfile.open(tmp_path / "out" / "SMOKE-Example.tar") as tar:
@@ -185,30 +188,30 @@ def test_a_practice_tree_says_so_in_every_path(tmp_path, results, source, capsys
     ],
 )
 def test_any_finding_refuses_and_leaves_nothing(tmp_path, results, source, capsys, change):
-    given = results("resnet")
-    for path in given.rglob("result_*.txt"):
+    folder = results("resnet")
+    for path in folder.rglob("result_*.txt"):
         rewrite(path, path.read_text().replace(*change))
-    assert call(given, tmp_path / "out", source) == 1
+    assert call(folder, tmp_path / "out", source) == 1
     errors = capsys.readouterr().err
     assert "Refused" in errors and f"Example/results/{SYSTEM}/resnet" in errors and ".partial" not in errors
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
 
 def test_one_run_that_did_not_converge_is_dropped(tmp_path, results, source, capsys):
-    given = results("resnet")
-    rewrite(given / SYSTEM / "resnet" / "result_2.txt", result_logs.log("resnet", 2, status="aborted"))
-    assert call(given, tmp_path / "out", source) == 0
+    folder = results("resnet")
+    rewrite(folder / SYSTEM / "resnet" / "result_2.txt", result_logs.log("resnet", 2, status="aborted"))
+    assert call(folder, tmp_path / "out", source) == 0
     assert "result_2.txt: does not count; the score drops it" in capsys.readouterr().out
-    rewrite(given / SYSTEM / "resnet" / "result_3.txt", result_logs.log("resnet", 3, status="aborted"))
-    assert call(given, tmp_path / "two", source) == 1
+    rewrite(folder / SYSTEM / "resnet" / "result_3.txt", result_logs.log("resnet", 3, status="aborted"))
+    assert call(folder, tmp_path / "two", source) == 1
 
 
 def test_a_log_that_cannot_be_checked_is_not_dropped(tmp_path, results, source, capsys):
-    given = results("resnet")
-    path = given / SYSTEM / "resnet" / "result_2.txt"
+    folder = results("resnet")
+    path = folder / SYSTEM / "resnet" / "result_2.txt"
     lines = path.read_text().splitlines(keepends=True)
     rewrite(path, "".join(line for line in lines if "submission_division" not in line))
-    assert call(given, tmp_path / "out", source) == 1
+    assert call(folder, tmp_path / "out", source) == 1
     assert "result_2.txt" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
@@ -222,28 +225,28 @@ def rewrite(path, text):
 
 
 def test_a_log_changed_after_its_run_is_refused(tmp_path, results, source):
-    given = results("resnet")
-    log = given / SYSTEM / "resnet" / "result_2.txt"
+    folder = results("resnet")
+    log = folder / SYSTEM / "resnet" / "result_2.txt"
     log.write_text(log.read_text().replace("1002", "1003"))
-    refused(given, tmp_path / "out", source, match="result_2.txt: is not the file that its run wrote")
+    refused(folder, tmp_path / "out", source, match="result_2.txt: is not the file that its run wrote")
 
 
 def test_a_log_without_a_record_and_a_record_without_a_log_are_refused(tmp_path, results, source):
-    given = results("resnet")
-    (given / SYSTEM / "resnet" / "result_7.txt").write_text(result_logs.log("resnet", 7))
-    refused(given, tmp_path / "out", source, match="result_7.txt: has no record")
-    (given / SYSTEM / "resnet" / "result_7.txt").rename(given / "aside.txt")
-    (given / SYSTEM / "resnet" / "result_1.txt").unlink()
-    refused(given, tmp_path / "out", source, match="result_1.txt: is in run.json but not here")
+    folder = results("resnet")
+    (folder / SYSTEM / "resnet" / "result_7.txt").write_text(result_logs.log("resnet", 7))
+    refused(folder, tmp_path / "out", source, match="result_7.txt: has no record")
+    (folder / SYSTEM / "resnet" / "result_7.txt").rename(folder / "aside.txt")
+    (folder / SYSTEM / "resnet" / "result_1.txt").unlink()
+    refused(folder, tmp_path / "out", source, match="result_1.txt: is in run.json but not here")
 
 
 @pytest.mark.parametrize("name", ["resnet/result_0.txt", "resnet/run.json", "resnet", ""])
 def test_links_are_not_followed(tmp_path, results, source, name):
-    given = results("resnet")
-    path, secret = given / SYSTEM / name, tmp_path / "secret"
+    folder = results("resnet")
+    path, secret = folder / SYSTEM / name, tmp_path / "secret"
     path.rename(secret)
     path.symlink_to(secret)
-    refused(given, tmp_path / "out", source, match="symbolic link")
+    refused(folder, tmp_path / "out", source, match="symbolic link")
 
 
 def test_a_link_in_the_code_is_refused(tmp_path, results, source, tmp_path_factory):
@@ -253,8 +256,8 @@ def test_a_link_in_the_code_is_refused(tmp_path, results, source, tmp_path_facto
     identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "-C", copy, "add", "."], check=True)
     subprocess.run(["git", "-C", copy, *identity, "commit", "-q", "-m", "link"], check=True)
-    given = results("resnet", change=lambda record: record["git"].update(commit=head(copy)))
-    refused(given, tmp_path / "out", copy, match="common/passwd.*not a plain file")
+    folder = results("resnet", change=lambda record: record["git"].update(commit=head(copy)))
+    refused(folder, tmp_path / "out", copy, match="common/passwd.*not a plain file")
 
 
 @pytest.mark.parametrize(
@@ -284,9 +287,9 @@ def test_records_that_do_not_allow_a_true_package(tmp_path, results, source, cha
     ],
 )  # fmt: skip
 def test_a_damaged_run_json_is_one_clear_line(tmp_path, results, source, text):
-    given = results("resnet")
-    (given / SYSTEM / "resnet" / "run.json").write_text(text)
-    refused(given, tmp_path / "out", source, match="not a run.json of this repository")
+    folder = results("resnet")
+    (folder / SYSTEM / "resnet" / "run.json").write_text(text)
+    refused(folder, tmp_path / "out", source, match="not a run.json of this repository")
 
 
 @pytest.mark.parametrize("option", ["--org", "--system", "--implementation"])
@@ -299,35 +302,35 @@ def test_names_cannot_leave_the_tree(tmp_path, results, source, option, name):
 
 
 def test_list_writes_nothing(tmp_path, results, source, capsys):
-    given = results("resnet")
+    folder = results("resnet")
     before = set(tmp_path.iterdir())
-    assert call(given, None, source, "--list") == 0
-    shown = capsys.readouterr().out
-    assert f"Example/results/{SYSTEM}/resnet/result_4.txt" in shown and "Nothing was written" in shown
+    assert call(folder, None, source, "--list") == 0
+    text = capsys.readouterr().out
+    assert f"Example/results/{SYSTEM}/resnet/result_4.txt" in text and "Nothing was written" in text
     assert set(tmp_path.iterdir()) == before
 
 
 def test_an_existing_output_stays_unless_forced(tmp_path, results, source):
-    given, output = results("resnet"), tmp_path / "out"
-    assert call(given, output, source) == 0
+    folder, output = results("resnet"), tmp_path / "out"
+    assert call(folder, output, source) == 0
     (output / "mine").write_text("x")
     with pytest.raises(UserError, match="--force"):
-        call(given, output, source)
+        call(folder, output, source)
     assert (output / "mine").exists()
-    assert call(given, output, source, "--force") == 0
+    assert call(folder, output, source, "--force") == 0
     assert not (output / "mine").exists() and (output / "Example.tar").exists()
     assert not list(tmp_path.glob(".*"))
 
 
 def test_force_replaces_packages_only(tmp_path, results, source):
-    given = results("resnet")
+    folder = results("resnet")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("x")
     for place in (tmp_path / "thesis", tmp_path / "linked"):
         if place.name == "linked":
             place.symlink_to(tmp_path / "thesis")
         with pytest.raises(UserError, match="is not a package"):
-            call(given, place, source, "--force")
+            call(folder, place, source, "--force")
     assert (tmp_path / "thesis" / "chapter").exists()
 
 
@@ -341,11 +344,11 @@ def test_a_forced_package_that_is_refused_keeps_the_old_one(tmp_path, results, s
 
 @pytest.mark.parametrize("place", ["results", "results/package", f"results/{SYSTEM}/resnet/x", "."])
 def test_the_output_may_not_lie_in_its_inputs(tmp_path, results, source, place):
-    given = results("resnet")
-    before = state(given)
+    folder = results("resnet")
+    before = state(folder)
     with pytest.raises(UserError, match="only read"):
-        call(given, tmp_path / place, source)
-    assert state(given) == before
+        call(folder, tmp_path / place, source)
+    assert state(folder) == before
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, results, source, monkeypatch):

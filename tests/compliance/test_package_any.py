@@ -1,9 +1,9 @@
 """Tests packages of logs that this repository did not write: rounds 0.7, 4.0 and 5.x, accepted by the stock tools."""
 
-import argparse
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 
@@ -11,8 +11,9 @@ import pytest
 
 from common.errors import UserError
 from compliance import check
-from compliance.packaging import other_logs, own_runs, package
+from compliance.packaging import other_logs, own_runs
 from tests.compliance import llama_logs, result_logs
+from tests.compliance.test_package import run
 
 
 @pytest.fixture
@@ -48,9 +49,7 @@ def lab(tmp_path):
 
 
 def call(words, output, *more):
-    parser = argparse.ArgumentParser()
-    package.add_arguments(parser)
-    return package.run(parser.parse_args([*words, "-o", str(output), *more]))
+    return run(*words, "-o", output, *more)
 
 
 def stock_says(org, ruleset, caplog):
@@ -82,17 +81,17 @@ def test_the_files_of_the_tree(lab, tmp_path):
     assert call(lab("5.0.0"), tmp_path / "out") == 0
     org = tmp_path / "out" / "Other_Lab"
     code = "benchmarks/llama2_70b_lora/implementations/torch"
-    own = "benchmarks/llama2_70b_lora/box"
+    box = "benchmarks/llama2_70b_lora/box"
     scripts = ("README.md", "setup.sh", "init_datasets.sh", "run_and_time.sh")
     assert {path.relative_to(org).as_posix() for path in org.rglob("*") if path.is_file()} == {
         "systems/box.json",
         *(f"results/box/llama2_70b_lora/result_{index}.txt" for index in range(10)),
         *(f"{code}/{name}" for name in (*scripts, "src/train.py")),
-        *(f"{own}/{name}" for name in (*scripts, "box_torch.json")),
+        *(f"{box}/{name}" for name in (*scripts, "box_torch.json")),
     }
     log = tmp_path / "runs/box/attempt/9.log"
     assert (org / "results/box/llama2_70b_lora/result_9.txt").read_bytes() == log.read_bytes()
-    done = subprocess.run([org / own / "run_and_time.sh", "--x"], capture_output=True, text=True, check=True)
+    done = subprocess.run([org / box / "run_and_time.sh", "--x"], capture_output=True, text=True, check=True)
     assert done.stdout == "here: torch --x\n"
 
 
@@ -123,6 +122,15 @@ def test_two_failed_runs_equal_seeds_and_too_few_runs_are_refused(lab, tmp_path,
         (tmp_path / "runs/box/attempt/4.log").unlink()
     assert call(words, tmp_path / "out") == 1
     assert "Refused" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_runs_with_the_same_results_are_refused(lab, tmp_path, capsys):
+    words = lab("5.1.0")
+    for path in (tmp_path / "runs/box/attempt").iterdir():
+        path.write_text(re.sub(r'1\.\d+(?=, "metadata")', "1.123456789", path.read_text()))
+    assert call(words, tmp_path / "out") == 1
+    assert "Several runs have the same results." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_smoke_runs_stay_refused(lab, tmp_path):

@@ -64,8 +64,8 @@ def test_points_bounds_and_verdicts_equal_the_stock_checkers(benchmark, ruleset)
     assert [tuple(point) for point in rcp.points(benchmark, ruleset)] == [
         pytest.approx(row, rel=1e-9) for row in theirs
     ]
-    kept = sorted(record["BS"] for record in checker.pruned_rcp_data.values())
-    assert [point.batch for point in rcp.pruned(benchmark, ruleset)] == kept
+    expected = sorted(record["BS"] for record in checker.pruned_rcp_data.values())
+    assert [point.batch for point in rcp.pruned(benchmark, ruleset)] == expected
 
     draw, runs = random.Random(f"{benchmark}{ruleset}"), rounds.required_runs(benchmark, ruleset)
     batches = [point.batch for point in rcp.points(benchmark, ruleset)]
@@ -140,8 +140,8 @@ def test_every_point_of_a_round_has_a_day():
     """The package has points of dlrmv4 that the repository's main branch does not have (yet)."""
     unknown = {
         benchmark
-        for benchmark, said in rcp.reference().items()
-        for ruleset in said["rounds"]
+        for benchmark, content in rcp.reference().items()
+        for ruleset in content["rounds"]
         for batch, _ in rcp.table(benchmark, ruleset)
         if point_days.since(benchmark, ruleset, batch) is None
     }

@@ -21,7 +21,8 @@ from compliance.report import page as report_page
 from compliance.submission import scores
 from compliance.submission.runs import read_run
 from compliance.submission.scores import score_directory
-from tests.compliance import llama_logs, result_logs
+from tests.compliance import llama_logs, made_logs, result_logs
+from tests.compliance.test_scores import write
 from timetotrain import cli
 from timetotrain.verbs import VERBS
 from tools.published import LATER
@@ -57,8 +58,8 @@ class Page(html.parser.HTMLParser):
         self.texts.append(data)
 
     def of(self, tag, **attributes):
-        wanted = {name.rstrip("_"): value for name, value in attributes.items()}
-        return [a for t, a in self.elements if t == tag and wanted.items() <= a.items()]
+        expected = {name.rstrip("_"): value for name, value in attributes.items()}
+        return [a for t, a in self.elements if t == tag and expected.items() <= a.items()]
 
     @property
     def text(self):
@@ -71,8 +72,8 @@ def test_the_page_of_one_folder(tmp_path):
     assert "resnet on dgx-1" in page.text and "32.00 minutes" in page.text
     assert "dropped, fastest" in page.text and "dropped, slowest" in page.text
     assert len(page.of("article")) == 5
-    drawn = [len(page.of("rect", class_=f"lane-{lane}")) for lane in ("init", "train", "eval")]
-    assert drawn == [5, 50, 50]
+    counts = [len(page.of("rect", class_=f"lane-{lane}")) for lane in ("init", "train", "eval")]
+    assert counts == [5, 50, 50]
     assert len(page.of("line", class_="target")) == 7  # five runs, the overlay and its legend
     identifiers = [a["id"] for _, a in page.elements if "id" in a]
     assert len(identifiers) == len(set(identifiers))
@@ -158,8 +159,8 @@ def test_the_index_of_a_tree(tmp_path):
     plain = [[re.sub(r"<.*?>", "", cell) for cell in row] for row in cells]
     heads = ["verdict", "benchmark", "system", "org", "accelerators", "errors", "runs", "failed", "dropped"]
     first, second = (dict(zip(heads, row)) for row in plain)
-    told = [[row[name] for name in ("verdict", "benchmark", "failed", "dropped")] for row in (first, second)]
-    assert told == [["go", "maskrcnn", "0", "2"], ["no-go", "resnet", "2", "0"]]
+    ends = [[row[name] for name in ("verdict", "benchmark", "failed", "dropped")] for row in (first, second)]
+    assert ends == [["go", "maskrcnn", "0", "2"], ["no-go", "resnet", "2", "0"]]
     assert second["errors"] != "0" and plain[1][-1] == "–" and "11 files checked, 3 errors" in page.text
 
 
@@ -199,12 +200,12 @@ OFFICIAL = {
 
 
 def test_the_published_scores_of_later_rounds():
-    rows = {(row.round, row.system, row.benchmark): row for row in published.published()}
+    rows = {(row.round, row.system, row.benchmark): row for row in published.published_scores()}
     for key, minutes in OFFICIAL.items():
         assert rows[key].minutes == pytest.approx(minutes, abs=6e-5), key
-    rounds = sorted({row.round for row in published.published()})
+    rounds = sorted({row.round for row in published.published_scores()})
     assert rounds[:2] == ["v0.6", "v0.7"] and tuple(rounds[2:]) == (*LATER, "v6.0")
-    assert all(row.accelerators > 0 and row.minutes > 0 for row in published.published())
+    assert all(row.accelerators > 0 and row.minutes > 0 for row in published.published_scores())
 
 
 def test_a_smoke_run_is_called_one_and_not_compared(tmp_path):
@@ -226,7 +227,8 @@ def test_a_smoke_run_aims_at_the_target_of_its_own(tmp_path):
 def test_the_place_among_published_scores(tmp_path):
     place = result_logs.write_results(tmp_path, "resnet", description=EIGHT, minutes=100)
     page = Page(report_page.page([scores.score_directory(place)]))
-    faster = [row for row in published.once() if row.benchmark == "resnet" and row.accelerators == 8]
+    table = published.distinct_scores()
+    faster = [row for row in table if row.benchmark == "resnet" and row.accelerators == 8]
     place_of_ours = 1 + sum(row.minutes < 100 for row in faster)
     assert f"place {place_of_ours} of {len(faster) + 1}" in page.text and "dgx-1 (this)" in page.text
     assert "v0.6 to v4.0" in page.text  # the first and the last round with ResNet-50 on 8 accelerators
@@ -242,9 +244,7 @@ def test_a_log_without_times_is_still_reported(tmp_path):
 
 
 def test_the_lanes_add_up(tmp_path):
-    path = tmp_path / "result_0.txt"
-    path.write_text(result_logs.log("resnet", minutes=30))
-    line = charts.timeline(read_run(path))
+    line = charts.timeline(read_run(made_logs.write(tmp_path, result_logs.log("resnet", minutes=30))))
     totals = {lane.name: lane.total_ms for lane in line.lanes}
     assert totals["train"] + totals["eval"] + totals["gap"] == pytest.approx(30 * 60_000, abs=1)
     assert totals["init"] == pytest.approx(90_000, abs=50)
@@ -266,22 +266,19 @@ def test_values_are_short(number, text):
 
 
 def test_an_evaluation_of_half_a_millisecond_is_drawn(tmp_path):
-    path = tmp_path / "result_0.txt"
-    path.write_text(result_logs.log("resnet"))
-    run = read_run(path)
+    run = read_run(made_logs.write(tmp_path, result_logs.log("resnet")))
     first, *others = run.evals
     short = dataclasses.replace(run, evals=[first._replace(stop=first.start + 0.5), *others])
-    drawn = [{lane.name: lane.bars for lane in charts.timeline(one).lanes}["eval"] for one in (run, short)]
-    assert len(drawn[0]) == len(drawn[1]) == len(run.evals)
+    bars = [{lane.name: lane.bars for lane in charts.timeline(one).lanes}["eval"] for one in (run, short)]
+    assert len(bars[0]) == len(bars[1]) == len(run.evals)
 
 
 def test_a_better_quality_stands_higher(tmp_path):
-    path = tmp_path / "result_0.txt"
-    path.write_text(result_logs.log("resnet"))
-    run, whole = read_run(path), charts.axis([0, 1])
+    run = read_run(made_logs.write(tmp_path, result_logs.log("resnet")))
+    whole = charts.axis([0, 1])
     (metric,) = charts.metrics([run])
-    drawn = charts.curve(run, metric, charts.axis([0, 60]), whole, 60_000).points
-    heights = [100 - height for _, height in drawn]
+    points = charts.curve(run, metric, charts.axis([0, 60]), whole, 60_000).points
+    heights = [100 - height for _, height in points]
     values = [evaluation.values[metric] for evaluation in run.evaluations]
     assert heights == pytest.approx([whole(value) for value in values], abs=0.01)
 
@@ -321,8 +318,8 @@ def test_every_dropped_run_is_called_so(tmp_path):
         card, benchmark="unet3d", runs=card.runs * 2, counts=(True,) * 9 + (False,),
         left_out=(3, 1, 2, 0, 5, 6, 7, 9),
     )  # fmt: skip
-    found = [report_page.fate(card, index) for index in range(10)]
-    assert found == [*["fastest"] * 4, "counted", *["slowest"] * 3, "counted", "failed"]
+    fates = [report_page.fate(card, index) for index in range(10)]
+    assert fates == [*["fastest"] * 4, "counted", *["slowest"] * 3, "counted", "failed"]
 
 
 def test_a_run_that_breaks_a_rule_failed(tmp_path):
@@ -337,20 +334,12 @@ def test_a_run_that_breaks_a_rule_failed(tmp_path):
 @pytest.fixture
 def folders(tmp_path):
     """Two sets of resnet runs that differ in time and learning rate."""
-    places = []
-    for name, minutes in (("first", 30), ("second", 15)):
-        place = tmp_path / name / "results" / "dgx-1" / "resnet"
-        place.mkdir(parents=True)
-        for index in range(5):
-            text = result_logs.log("resnet", index, minutes=minutes + index)
-            if name == "second":
-                text = text.replace(
-                    '"lars_opt_base_learning_rate", "value": 13.0',
-                    '"lars_opt_base_learning_rate", "value": 10.0',
-                )
-            (place / f"result_{index}.txt").write_text(text)
-        places.append(str(place))
-    return places
+    rate = '"lars_opt_base_learning_rate", "value": '
+    first = write(tmp_path / "first", *range(30, 35))
+    second = write(
+        tmp_path / "second", *range(15, 20), form=lambda text: text.replace(f"{rate}13.0", f"{rate}10.0")
+    )
+    return [str(first), str(second)]
 
 
 def call(*arguments):

@@ -8,7 +8,7 @@ from common.errors import UserError
 from compliance.report import published
 from compliance.submission import scores
 from compliance.submission.runs import read_run
-from tests.compliance import published_logs, result_logs
+from tests.compliance import made_logs, published_logs, result_logs
 
 
 def write(folder, *minutes, benchmark="resnet", failed=(), form=lambda text: text):
@@ -19,6 +19,10 @@ def write(folder, *minutes, benchmark="resnet", failed=(), form=lambda text: tex
         text = result_logs.log(benchmark, index, minutes=value, status=status)
         (folder / f"result_{index}.txt").write_text(form(text))
     return folder
+
+
+def run_of(folder, text):
+    return read_run(made_logs.write(folder, text))
 
 
 def test_the_fastest_and_the_slowest_are_dropped(tmp_path):
@@ -39,11 +43,8 @@ def test_a_failed_run_counts_as_the_slowest_whatever_its_time(tmp_path):
 
 def test_a_resumed_run_never_counts_as_the_fastest(tmp_path):
     folder = write(tmp_path, 30, 1, 20, 50, 40)
-    log = next(folder.glob("result_1.txt"))
-    lines = log.read_text().splitlines(keepends=True)
-    at = next(index for index, line in enumerate(lines) if '"seed"' in line)
-    resumed = lines[at].replace('"seed"', '"resumed_from_step"')
-    log.write_text("".join((*lines[:at], resumed, *lines[at:])))
+    log = folder / "result_1.txt"
+    log.write_text(made_logs.with_record(log.read_text(), "resumed_from_step", "40"))
     card = scores.score_directory(folder)
     assert (card.left_out, card.converged) == ((2, 1), 4)
 
@@ -80,29 +81,21 @@ def test_v06_seconds_become_minutes(tmp_path):
 
 
 def test_success_below_the_target_does_not_comply(tmp_path):
-    path = tmp_path / "result_0.txt"
-    text = result_logs.log("resnet", status="aborted").replace('"status": "aborted"', '"status": "success"')
-    path.write_text(text)
-    assert not read_run(path).complies
-    path.write_text(result_logs.log("resnet").replace('"status": "success"', '"status": "aborted"'))
-    assert not read_run(path).complies
+    text_below, text_above = result_logs.log("resnet", status="aborted"), result_logs.log("resnet")
+    assert not run_of(tmp_path, text_below.replace('"status": "aborted"', '"status": "success"')).complies
+    assert not run_of(tmp_path, text_above.replace('"status": "success"', '"status": "aborted"')).complies
 
 
 def test_both_mask_rcnn_targets_must_be_met_at_once(tmp_path):
-    path = tmp_path / "result_0.txt"
-    path.write_text(result_logs.log("maskrcnn"))
-    assert read_run(path).complies and read_run(path).quality == {"BBOX": 0.3785, "SEGM": 0.3412}
-    path.write_text(result_logs.log("maskrcnn").replace('"SEGM": 0.3412', '"SEGM": 0.3312'))
-    assert not read_run(path).complies
+    text = result_logs.log("maskrcnn")
+    run = run_of(tmp_path, text)
+    assert run.complies and run.quality == {"BBOX": 0.3785, "SEGM": 0.3412}
+    assert not run_of(tmp_path, text.replace('"SEGM": 0.3412', '"SEGM": 0.3312')).complies
 
 
 def test_reversed_times_are_no_time(tmp_path):
-    path = tmp_path / "result_0.txt"
-    text = result_logs.log("resnet")
-    path.write_text(
-        text.replace('"run_start"', '"x"').replace('"run_stop"', '"run_start"').replace('"x"', '"run_stop"')
-    )
-    run = read_run(path)
+    text = result_logs.log("resnet").replace('"run_start"', '"x"').replace('"run_stop"', '"run_start"')
+    run = run_of(tmp_path, text.replace('"x"', '"run_stop"'))
     assert run.minutes is None and not run.complies
 
 
@@ -116,24 +109,22 @@ def test_different_benchmarks_in_one_folder_give_no_score(tmp_path):
     "value", ["NaN", "Infinity", "true", "[]", '"0.8"', "null", '{"a": "b"}', "1" * 400, '{"BBOX": NaN}']
 )
 def test_odd_qualities_never_comply_and_never_raise(tmp_path, value):
-    path = tmp_path / "result_0.txt"
     record = ':::MLLOG {"time_ms": %d, "key": "%s", "value": %s, "metadata": {"status": "success"}}'
-    said = {
+    values = {
         "submission_benchmark": '"resnet"',
         "run_start": "null",
         "eval_accuracy": value,
         "run_stop": "null",
     }
-    path.write_text("\n".join(record % (1000 * i, key, v) for i, (key, v) in enumerate(said.items())))
-    assert not read_run(path).complies
+    text = "\n".join(record % (1000 * i, key, v) for i, (key, v) in enumerate(values.items()))
+    assert not run_of(tmp_path, text).complies
 
 
 def test_evaluations_that_overlap_are_matched_by_epoch(tmp_path):
-    path = tmp_path / "result_0.txt"
     record = ':::MLLOG {"time_ms": %d, "key": "%s", "value": null, "metadata": {"epoch_num": %d}}'
     events = (("eval_start", 1), ("eval_start", 2), ("eval_stop", 1), ("eval_stop", 2), ("eval_stop", 9))
-    path.write_text("\n".join(record % (i, key, epoch) for i, (key, epoch) in enumerate(events)))
-    assert [(span.start, span.stop, span.epoch) for span in read_run(path).evals] == [(0, 2, 1), (1, 3, 2)]
+    text = "\n".join(record % (i, key, epoch) for i, (key, epoch) in enumerate(events))
+    assert [tuple(span) for span in run_of(tmp_path, text).evals] == [(0, 2, 1), (1, 3, 2)]
 
 
 def test_places_without_results_are_one_clear_line(tmp_path):
@@ -153,23 +144,23 @@ def test_links_to_other_folders_are_not_followed(tmp_path):
 
 def test_published_scores_at_the_same_count(tmp_path):
     card = scores.score_directory(write(tmp_path, 30, 10, 20, 50, 40))
-    assert published.beside(card) == (None, [])
+    assert published.scores_beside(card) == (None, [])
     (tmp_path / "systems").mkdir()
     (tmp_path / "systems" / "mine.json").write_text('{"number_of_nodes": "1", "accelerators_per_node": "8"}')
-    count, rows = published.beside(scores.score_directory(card.path))
+    count, rows = published.scores_beside(scores.score_directory(card.path))
     assert count == 8 and {row.accelerators for row in rows} == {8}
     assert [row.minutes for row in rows] == sorted(row.minutes for row in rows)
     assert ("v0.7", "NVIDIA", "dgx1_ngc20.06_mxnet") in {(row.round, row.org, row.system) for row in rows}
 
 
 def test_the_published_table_is_whole():
-    rows = published.published()
+    rows = published.published_scores()
     assert sum(row.round in ("v0.6", "v0.7") for row in rows) == 120
     assert len({(row.round, row.org, row.system, row.benchmark) for row in rows}) == len(rows)
 
 
 def test_scores_equal_the_published_ones_to_four_decimals():
-    table = {(row.round, row.org, row.system, row.benchmark): row for row in published.published()}
+    table = {(row.round, row.org, row.system, row.benchmark): row for row in published.published_scores()}
     compared = 0
     for number in published_logs.ROUNDS:
         base = published_logs.folder() / number

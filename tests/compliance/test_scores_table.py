@@ -9,13 +9,13 @@ import pytest
 from compliance.submission import scaling, summary
 from compliance.submission import tree as tree_module
 from compliance.submission.tree import judge_tree
-from tests.compliance import submission_trees as made
+from tests.compliance import submission_trees as trees
 from timetotrain import cli
 
 
 @pytest.fixture(autouse=True)
 def _verdicts(monkeypatch):
-    monkeypatch.setattr(tree_module, "check_logs", made.verdicts)
+    monkeypatch.setattr(tree_module, "check_logs", trees.verdicts)
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def summarizer(monkeypatch):
     module = pytest.importorskip("mlperf_logging.result_summarizer.result_summarizer")
     from mlperf_logging.compliance_checker import mlp_compliance
 
-    monkeypatch.setattr(mlp_compliance, "main", lambda path, *_: (made.passes(path), None, None, None))
+    monkeypatch.setattr(mlp_compliance, "main", lambda path, *_: (trees.passes(path), None, None, None))
     return module
 
 
@@ -34,18 +34,18 @@ def rows(org):
 
 def tree(folder, **options):
     """A submission of ten runs of 30 to 39 minutes, the third aborted, a little faster than the reference."""
-    logs = [made.log(index, samples=3072 - 64 * (index % 3)) for index in range(10)]
-    logs[2] = made.log(2, status="aborted")
-    return made.tree(folder, **{"logs": logs, **options})
+    logs = [trees.log(index, samples=3072 - 64 * (index % 3)) for index in range(10)]
+    logs[2] = trees.log(2, status="aborted")
+    return trees.tree(folder, **{"logs": logs, **options})
 
 
-@pytest.mark.parametrize(("detailed", "batch"), [(False, made.BATCH), (True, made.BATCH), (False, None)])
+@pytest.mark.parametrize(("detailed", "batch"), [(False, trees.BATCH), (True, trees.BATCH), (False, None)])
 def test_the_table_is_the_stock_summarizers(tmp_path, summarizer, detailed, batch):
     """Also if the fastest run has no batch size."""
     org = (
         tree(tmp_path)
         if batch
-        else made.tree(tmp_path, logs=[made.log(0, batch=None), *map(made.log, range(1, 10))])
+        else trees.tree(tmp_path, logs=[trees.log(0, batch=None), *map(trees.log, range(1, 10))])
     )
     ours = summary.row(rows(org)[0], detailed)
     # It scales by the file that the convergence test of an earlier call left.
@@ -59,19 +59,8 @@ def test_the_table_is_the_stock_summarizers(tmp_path, summarizer, detailed, batc
     for name in set(ours) - empty:
         number = isinstance(ours[name], float)
         assert ours[name] == pytest.approx(theirs[name]) if number else theirs[name], name
-    key = f"{made.BENCHMARK}:time_to_train" if detailed else made.BENCHMARK
+    key = f"{trees.BENCHMARK}:time_to_train" if detailed else trees.BENCHMARK
     assert ours[key] == pytest.approx(ours[key]) and ours[key] > 30
-
-
-def test_the_committees_factor_goes_before_that_of_the_test(tmp_path):
-    org = tree(tmp_path)
-    (before,) = rows(org)
-    place = org / "results" / made.SYSTEM / made.BENCHMARK / "scaling.json"
-    place.write_text('{"scaling_factor": 1.5}')
-    (after,) = rows(org)
-    one, other = before.results[made.BENCHMARK], after.results[made.BENCHMARK]
-    assert one.card.scaling > 1 and other.card.scaling == 1.5
-    assert other.card.score / 1.5 == pytest.approx(one.card.score / one.card.scaling)
 
 
 def test_a_factor_that_cannot_be_read_is_told_from_one_that_is_not_json(tmp_path):
@@ -87,34 +76,34 @@ def test_a_factor_that_cannot_be_read_is_told_from_one_that_is_not_json(tmp_path
 
 
 def test_a_run_without_a_batch_size_never_makes_the_score_better(tmp_path):
-    logs = [made.log(index, minutes=10 + index) for index in range(10)]
-    whole = rows(made.tree(tmp_path / "a", logs=logs))[0].results[made.BENCHMARK].card
-    logs[0] = made.log(0, minutes=1, batch=None)
-    without = rows(made.tree(tmp_path / "b", logs=logs))[0].results[made.BENCHMARK].card
+    logs = [trees.log(index, minutes=10 + index) for index in range(10)]
+    whole = rows(trees.tree(tmp_path / "a", logs=logs))[0].results[trees.BENCHMARK].card
+    logs[0] = trees.log(0, minutes=1, batch=None)
+    without = rows(trees.tree(tmp_path / "b", logs=logs))[0].results[trees.BENCHMARK].card
     assert whole.score < without.score and 0 in without.left_out and without.converged == 9
 
 
 def test_a_folder_with_too_few_or_failed_runs_has_no_score(tmp_path):
-    few = rows(made.tree(tmp_path / "a", runs=3))
-    assert few[0].results[made.BENCHMARK].card.score is None
+    few = rows(trees.tree(tmp_path / "a", runs=3))
+    assert few[0].results[trees.BENCHMARK].card.score is None
     assert "takes 10 runs, here are 3" in few[0].remarks[0]
-    logs = [made.log(index, status="aborted" if index < 2 else "success") for index in range(10)]
-    assert "at most one may: run_stop.status" in rows(made.tree(tmp_path / "b", logs=logs))[0].remarks[0]
+    logs = [trees.log(index, status="aborted" if index < 2 else "success") for index in range(10)]
+    assert "at most one may: run_stop.status" in rows(trees.tree(tmp_path / "b", logs=logs))[0].remarks[0]
 
 
 def test_the_command_prints_and_writes_the_table(tmp_path, capsys):
     org = tree(tmp_path)
     path = tmp_path / "out" / "table.csv"
     assert cli.main(["scores", str(org), "--csv", str(path)]) == 0
-    said = capsys.readouterr().out
-    assert made.SYSTEM in said and "Pass" in said and "not covered" in said
+    text = capsys.readouterr().out
+    assert trees.SYSTEM in text and "Pass" in text and "not covered" in text
     # One failed; the mean drops it and the fastest.
-    assert re.search(r" 10 of 10  1 +2 ", said)
+    assert re.search(r" 10 of 10  1 +2 ", text)
     (row,) = csv.DictReader(io.StringIO(path.read_text()))
-    assert list(row) == list(summary.row(rows(org)[0])) and float(row[made.BENCHMARK]) > 30
+    assert list(row) == list(summary.row(rows(org)[0])) and float(row[trees.BENCHMARK]) > 30
     (row,) = csv.DictReader(io.StringIO(path.with_stem("table_detailed").read_text()))
-    assert row[f"{made.BENCHMARK}:RCP"] == "Pass" and row[f"{made.BENCHMARK}:Energy"] == ""
-    assert cli.main(["scores", str(made.tree(tmp_path / "b", runs=3))]) == 1
+    assert row[f"{trees.BENCHMARK}:RCP"] == "Pass" and row[f"{trees.BENCHMARK}:Energy"] == ""
+    assert cli.main(["scores", str(trees.tree(tmp_path / "b", runs=3))]) == 1
 
 
 @pytest.mark.parametrize("place", ["absent", "."])
@@ -124,7 +113,7 @@ def test_places_without_a_table_are_one_line(tmp_path, capsys, place):
 
 
 def test_half_a_surrogate_pair_is_escaped(tmp_path):
-    org = made.tree(tmp_path, described=made.description(framework="\ud800x\uffff", status="=\udc00"))
+    org = trees.tree(tmp_path, described=trees.description(framework="\ud800x\uffff", status="=\udc00"))
     path = tmp_path / "table.csv"
     assert cli.main(["scores", str(org), "--csv", str(path)]) == 0
     assert "\\ud800x" in path.read_text() and "\\ud800x" in path.with_stem("table_detailed").read_text()

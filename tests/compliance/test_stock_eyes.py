@@ -86,9 +86,9 @@ def compared(org, ruleset, seed):
         (place / "scaling.json").unlink(missing_ok=True)
         for path, text in sound.items():
             path.write_bytes(text)
-    answer, seen = ours.verdict.answer, SEEN.setdefault(org.name, Counter())
+    answer, counts = ours.verdict.answer, SEEN.setdefault(org.name, Counter())
     softer, harder = bool(theirs) and answer == GO, not theirs and answer == NO_GO
-    seen.update(["tried", "softer" if softer else "harder" if harder else "equal"])
+    counts.update(["tried", "softer" if softer else "harder" if harder else "equal"])
     assert not softer, (theirs, seed)
     if harder:
         rules = {one.rule for one in ours.findings if one.severity == ERROR}

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from compliance.acceptance.answer import OPEN
-from compliance.acceptance.whole import whole
+from compliance.acceptance.tree_answer import answer_tree
 from compliance.api import check
 from compliance.log.check_log import check_log
 from compliance.report import published
@@ -16,8 +16,6 @@ from tests.compliance import llama_logs, made_logs
 from timetotrain import cli
 
 ROUND = "5.1.0"
-SETTING = '"key": "{}", "value": {}'
-STEPS, RATE = '"gradient_accumulation_steps", "value": ', '"opt_base_learning_rate", "value": '
 
 
 @pytest.fixture
@@ -58,7 +56,7 @@ def test_a_count_that_cannot_be_read_or_believed_refuses(tree, broken):
     assert verdict == "no-go" and "result_2.txt" in findings["tree.rcp"].found
     outcome = check([org], ROUND)
     (row,) = summary.systems(outcome)
-    assert row.results["llama2_70b_lora"].card.score is None and whole(outcome).answer == "no-go"
+    assert row.results["llama2_70b_lora"].card.score is None and answer_tree(outcome).answer == "no-go"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +98,7 @@ def test_rounds_without_rules_get_one_true_sentence(tmp_path, capsys):
     (place / "result_0.txt").write_text(":::MLPv0.5.0 resnet 1541635702.1 (a.py:1) run_start\n")
     assert cli.main(["check", str(place / "result_0.txt")]) == 1
     assert "MLPerf Training v0.5" in capsys.readouterr().out
-    log = tmp_path / "result_1.txt"
-    log.write_text(llama_logs.log(0, benchmark="cosmoflow"))
+    log = made_logs.write(tmp_path, llama_logs.log(0, benchmark="cosmoflow"), "result_1.txt")
     (finding,) = check_log(str(log)).findings
     assert finding.rule == "not-checked" and "MLPerf HPC" in finding.message
     assert "--ruleset" not in finding.fix
@@ -133,21 +130,21 @@ def test_a_log_of_training_in_the_layout_of_hpc_stays_an_error(tree):
 def test_a_score_that_the_rounds_table_has_otherwise_is_told(tree, monkeypatch, capsys):
     org = tree()
     card = score_directory(org / "results/box/llama2_70b_lora", ROUND)
-    row = published.Published("v5.1", "Other_Lab", "box", "llama2_70b_lora", 8, card.score * 1.1, None)
-    monkeypatch.setattr(published, "published", lambda: (row,))
-    monkeypatch.setattr(published, "once", lambda: (row,))
+    row = published.PublishedScore("v5.1", "Other_Lab", "box", "llama2_70b_lora", 8, card.score * 1.1, None)
+    monkeypatch.setattr(published, "published_scores", lambda: (row,))
+    monkeypatch.setattr(published, "distinct_scores", lambda: (row,))
     assert cli.main(["scores", str(org), "--ruleset", ROUND]) == 0
     assert f"the round's table has {row.minutes:.4f}" in capsys.readouterr().out
     assert cli.main(["report", str(org), "--ruleset", ROUND, "-o", str(org.parent / "r.html")]) == 0
     assert "round&#39;s table has" in (org.parent / "r.html").read_text()
-    monkeypatch.setattr(published, "published", tuple)
+    monkeypatch.setattr(published, "published_scores", tuple)
     assert summary.differs_from_published("Other_Lab", card) == []
 
 
 def test_accept_knows_the_factor_of_scaling_json(tree):
     org = tree()
     (org / "results/box/llama2_70b_lora/scaling.json").write_text('{"scaling_factor": 1.25}')
-    (one,) = whole(check([org], ROUND)).answers
+    (one,) = answer_tree(check([org], ROUND)).answers
     assert one.factor == 1.25 and "1.2500, as scaling.json says" in one.advice
 
 
@@ -179,21 +176,7 @@ def test_the_last_line_is_the_worst_and_no_block_contradicts_it(tree, capsys):
     assert cli.main(["accept", str(org), "--ruleset", ROUND]) == 1
     text = capsys.readouterr().out
     assert text.splitlines()[-1].startswith("no-go: ") and "submit it" not in text and "accepted" not in text
-    assert whole(check([org], ROUND)).answers[0].answer == OPEN
-
-
-def test_package_refuses_runs_with_the_same_results(tmp_path, capsys):
-    runs, code = tmp_path / "runs", llama_logs.write_code(tmp_path / "code")
-    runs.mkdir()
-    for index in range(10):
-        text = re.sub(r"1\.\d+(?=, \"metadata\")", "1.123456789", llama_logs.log(index))
-        (runs / f"result_{index}.txt").write_text(text)
-    (tmp_path / "box.json").write_text(described())
-    words = ["package", str(runs), "--org", "Other_Lab", "--system", "box", "--ruleset", ROUND]
-    words += ["--description", str(tmp_path / "box.json"), "--code", str(code), "-o", str(tmp_path / "out")]
-    assert cli.main(words) == 1
-    assert "Several runs have the same results." in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert answer_tree(check([org], ROUND)).answers[0].answer == OPEN
 
 
 def test_logs_that_count_epochs_where_the_reference_counts_samples():
@@ -203,7 +186,6 @@ def test_logs_that_count_epochs_where_the_reference_counts_samples():
 
 @pytest.mark.parametrize("value", ["true", "Infinity", "1e9", "-1"])
 def test_an_accuracy_that_cannot_be_meets_no_target(tmp_path, value):
-    path = tmp_path / "result_0.txt"
     text = made_logs.lines(made_logs.log("2.0.0", "closed", "ssd"))
-    path.write_text(re.sub(r'(?<="eval_accuracy", "value": )[\d.]+', value, text))
-    assert not check_log(str(path), "2.0.0").passes
+    text = re.sub(r'(?<="eval_accuracy", "value": )[\d.]+', value, text)
+    assert not check_log(str(made_logs.write(tmp_path, text)), "2.0.0").passes

@@ -34,25 +34,25 @@ SECONDS = 120
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A fence: `kind` and `words` come from the comment before it, `shown` is the output that the page shows."""
+    """A fence: `kind` and `words` come from the comment before it, `output` is what the page shows."""
 
     page: str
     text: str
     kind: str
     words: str
-    shown: str = ""
+    output: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}: {self.text.splitlines()[0][:60]}"
 
 
 def blocks(page: str) -> list[Block]:
-    found = list(_FENCE.finditer((ROOT / page).read_text(encoding="utf-8")))
+    fences = list(_FENCE.finditer((ROOT / page).read_text(encoding="utf-8")))
     listed = []
-    for fence, following in zip(found, [*found[1:], None]):
+    for fence, following in zip(fences, [*fences[1:], None]):
         if fence["language"] == "sh":
-            shown = following["text"] if following and following["language"] == "text" else ""
-            listed.append(Block(page, fence["text"], fence["kind"] or "", fence["words"] or "", shown))
+            printed = following["text"] if following and following["language"] == "text" else ""
+            listed.append(Block(page, fence["text"], fence["kind"] or "", fence["words"] or "", printed))
     return listed
 
 
@@ -95,13 +95,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.parametrize("block", RUN, ids=str)
 def test_a_block_runs_and_prints_what_the_page_shows(block: Block, workspace) -> None:
-    own = {
+    variables = {
         name: value for name, value in os.environ.items() if name not in ("SYSTEM", "DATA_DIR", "RESULT_DIR")
     }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.text],
         cwd=workspace(block.page),
-        env=own,
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -109,7 +109,7 @@ def test_a_block_runs_and_prints_what_the_page_shows(block: Block, workspace) ->
         check=False,
     )
     assert done.returncode == 0, f"{block}\n{done.stdout}"
-    lines = missing(block.shown, done.stdout)
+    lines = missing(block.output, done.stdout)
     assert not lines, f"{block} does not print {lines} but\n{done.stdout}"
 
 

@@ -32,8 +32,8 @@ def test_the_site_builds_and_has_every_page(tmp_path: pathlib.Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     for name in markdown.tracked("*.md"):
         page = tmp_path / name
-        made = page.with_name("index.html") if page.stem == "README" else page.with_suffix(".html")
-        assert made.is_file(), f"{name} has no page"
+        html = page.with_name("index.html") if page.stem == "README" else page.with_suffix(".html")
+        assert html.is_file(), f"{name} has no page"
     for name in built.render():
         assert (tmp_path / name).with_suffix(".html").is_file(), f"{name} has no page"
     # The site includes linked pictures, results and code.
@@ -73,7 +73,7 @@ def test_a_built_page_has_a_title_and_its_tables() -> None:
 
 def test_every_missed_goal_is_shown() -> None:
     comparisons = [row for row in measurements.comparisons() if row.verdict == "missed"]
-    bounds = [row for row in measurements.limits() if not row.met]
+    bounds = [row for row in measurements.limits() if not row.is_met]
     page = TEXTS["docs/performance.md"]
     assert all(
         f"| {row.case}, {row.peer} | {row.ratio:.2f} | at least {row.goal:.2f} |" in page

@@ -32,13 +32,13 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, st
     for name, text in FILES.items():
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text(text, encoding="utf-8")
-    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHON")}
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHON")}
     printed = ""
     for command in COMMANDS:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=copy,
-            env={**own, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            env={**variables, "TF_CPP_MIN_LOG_LEVEL": "3"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -77,11 +77,11 @@ def test_the_runs_reach_their_target_and_two_replicas_equal_one(followed) -> Non
 
 def test_bad_values_and_missing_data_are_one_line(followed) -> None:
     copy, _ = followed
-    for flags, said in (
+    for flags, message in (
         (["--data_dir=data", "--config.units=0"], "config.units=0"),
         (["--data_dir=rings"], "train.npz: no such file; run python -m rings.tiny"),
     ):
         command = [".venv/bin/python", "-m", "rings", "--system=cpu-tiny", *flags]
         done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-        assert [said in line for line in done.stderr.splitlines() if "error:" in line] == [True]
+        assert [message in line for line in done.stderr.splitlines() if "error:" in line] == [True]

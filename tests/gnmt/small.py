@@ -34,7 +34,7 @@ PLAIN = SMALL.__class__(**{**vars(SMALL), "dropout": 0.0})
 
 def build(config: Config = PLAIN, name: str = "fp64") -> model.Gnmt:
     """The network with random values in every variable, so that no bias is zero and attention is not uniform."""
-    network = model.build(config, Single(), precision(name))
+    network = model.Gnmt(config, Single(), precision(name))
     rng = np.random.default_rng(1)
     for v in network.trainable_variables:
         v.assign(tf.cast(rng.normal(0, 0.5, v.shape), v.dtype))

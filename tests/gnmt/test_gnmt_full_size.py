@@ -44,13 +44,13 @@ def output(*command: str) -> dict:
 @pytest.mark.parametrize(("system", "parameters"), [("tpu-v3-1024", 164_788_225), ("v100-8", 160_626_237)])
 def test_parameters_are_the_published(system: str, parameters: int) -> None:
     """164.8 M (docs/sources.md, mlperf 2); the reference's wiring has 4.2 M less, and a bias."""
-    told = output("-m", "gnmt", "--describe", f"--system={system}")
-    assert told["parameters"] == parameters
+    answer = output("-m", "gnmt", "--describe", f"--system={system}")
+    assert answer["parameters"] == parameters
     if system == "tpu-v3-1024":
-        assert told["quality_target"] == 24.0 and told["train_steps"] == 4200
+        assert answer["quality_target"] == 24.0 and answer["train_steps"] == 4200
         n, v = 1024, 32316
         per_token = 4 * 8 * n * n + 12 * n * n + 4 * 12 * n * n + 2 * n * n + 48 * n + n * v
-        assert told["forward_macs_per_example"] == 48 * per_token
+        assert answer["forward_macs_per_example"] == 48 * per_token
 
 
 @pytest.mark.e2e
@@ -64,8 +64,8 @@ def test_parameters_are_the_published(system: str, parameters: int) -> None:
 )
 def test_takes_a_step_of_every_bucket(system: str, changes: dict) -> None:
     search = {"target_length": 2}
-    told = output("-c", STEP_EACH, json.dumps([system, SINGLE | changes, search]))
-    assert told["complete"] and len(told["losses"]) == len(told["lengths"])
+    answer = output("-c", STEP_EACH, json.dumps([system, SINGLE | changes, search]))
+    assert answer["complete"] and len(answer["losses"]) == len(answer["lengths"])
     # Cross-entropy over 32,316 tokens starts near log(32316) = 10.4, for every token of a sentence.
-    for loss, length in zip(told["losses"], told["lengths"]):
+    for loss, length in zip(answer["losses"], answer["lengths"]):
         assert math.isfinite(loss) and 8 < loss / length < 13

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from common.config import overrides as configs
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from gnmt.presets import PRESETS
 from tests.benchmarks import assert_the_header_follows, broken_rules, header
 
@@ -21,7 +21,9 @@ EPOCHS = {
 @pytest.mark.parametrize("name", EPOCHS)
 def test_a_run_evaluates_after_each_of_the_published_epochs(name: str) -> None:
     config = PRESETS[name]
-    assert [block.last_epoch for block in Clock.of(config).blocks()] == list(range(1, EPOCHS[name] + 1))
+    assert [block.last_epoch for block in RunLength.of(config).intervals()] == list(
+        range(1, EPOCHS[name] + 1)
+    )
     assert (config.wiring, config.schedule.decay_at_start) == ("google", False)
 
 

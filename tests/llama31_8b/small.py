@@ -45,13 +45,13 @@ def loss_and_gradients(task: Task, built: model.Llama, tokens: np.ndarray) -> li
     with tf.GradientTape() as tape:
         term = task.loss(built, {"tokens": tf.constant(tokens)})["cross_entropy"]
         loss = term.total / term.weight
-    found = tape.gradient(loss, built.trainable_variables)
-    return [x.numpy() for x in map(tf.convert_to_tensor, [loss, *found])]
+    gradients = tape.gradient(loss, built.trainable_variables)
+    return [x.numpy() for x in map(tf.convert_to_tensor, [loss, *gradients])]
 
 
 def turns(size: int) -> np.ndarray:
     """Radians per position of each pair, one after another, as the facts' wavelengths say."""
-    found, (base, factor, low, high, length) = [], ROPE.values()
+    frequencies, (base, factor, low, high, length) = [], ROPE.values()
     for i in range(size // 2):
         f = base ** (-2 * i / size)
         wave = 2 * np.pi / f
@@ -60,8 +60,8 @@ def turns(size: int) -> np.ndarray:
         elif wave >= length / high:
             s = (length / wave - low) / (high - low)
             f = (1 - s) * f / factor + s * f
-        found.append(f)
-    return np.array(found)
+        frequencies.append(f)
+    return np.array(frequencies)
 
 
 def transcribed(config: Config, weights: list[np.ndarray], tokens: np.ndarray) -> np.ndarray:
@@ -75,13 +75,13 @@ def transcribed(config: Config, weights: list[np.ndarray], tokens: np.ndarray) -
         return gain * x / np.sqrt(np.mean(x**2, -1, keepdims=True) + model.NORM_EPSILON)
 
     def turned(x: np.ndarray) -> np.ndarray:
-        found = np.empty_like(x)
+        result = np.empty_like(x)
         for place in range(len(x)):
             for i in range(half):
                 c, s = np.cos(place * angles[i]), np.sin(place * angles[i])
-                found[place, i] = c * x[place, i] - s * x[place, half + i]
-                found[place, half + i] = s * x[place, i] + c * x[place, half + i]
-        return found
+                result[place, i] = c * x[place, i] - s * x[place, half + i]
+                result[place, half + i] = s * x[place, i] + c * x[place, half + i]
+        return result
 
     x = table[tokens]
     for i in range(config.layers):

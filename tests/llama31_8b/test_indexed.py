@@ -30,14 +30,14 @@ def by_hand(documents, code: int, kind: str) -> tuple[bytes, bytes]:
 
 
 @pytest.fixture
-def written(tmp_path):
+def text_prefix(tmp_path):
     prefix = tmp_path / "text"
     assert indexed.write(prefix, DOCUMENTS, np.dtype(np.int32)) == 6
     return prefix
 
 
-def test_files_equal_the_format_written_by_hand(written):
-    index, tokens = indexed.paths(written)
+def test_files_equal_the_format_written_by_hand(text_prefix):
+    index, tokens = indexed.paths(text_prefix)
     assert (index.read_bytes(), tokens.read_bytes()) == by_hand(DOCUMENTS, 4, "i")
     assert index.stat().st_size == 42 + 20 * len(DOCUMENTS)
 
@@ -50,9 +50,9 @@ def test_every_type_of_integers_is_read_alike(code, kind, tmp_path):
     index, tokens = by_hand(documents, code, kind)
     (tmp_path / "t.idx").write_bytes(index)
     (tmp_path / "t.bin").write_bytes(tokens)
-    found = indexed.read_index(tmp_path / "t")
-    assert found.tokens == 4 and list(found.lengths) == [3, 1]
-    read = indexed.Reader(found, 5).read([(1, 0, 1), (0, 1, 2)])
+    index_read = indexed.read_index(tmp_path / "t")
+    assert index_read.tokens == 4 and list(index_read.lengths) == [3, 1]
+    read = indexed.Reader(index_read, 5).read([(1, 0, 1), (0, 1, 2)])
     assert read.dtype == np.int32 and list(read) == [4, 2, 3]
 
 
@@ -84,33 +84,33 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_index_is_refused_in_one_line(name, written):
+def test_a_damaged_index_is_refused_in_one_line(name, text_prefix):
     damage, message = DAMAGE[name]
-    path, _ = indexed.paths(written)
+    path, _ = indexed.paths(text_prefix)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(UserError, match=message) as error:
-        indexed.read_index(written)
-    assert "\n" not in str(error.value) and str(written) in str(error.value)
+        indexed.read_index(text_prefix)
+    assert "\n" not in str(error.value) and str(text_prefix) in str(error.value)
 
 
 @pytest.mark.parametrize("suffix", [".idx", ".bin"])
-def test_a_prefix_without_one_of_its_files_is_refused(suffix, written):
-    (written.parent / f"text{suffix}").unlink()
+def test_a_prefix_without_one_of_its_files_is_refused(suffix, text_prefix):
+    (text_prefix.parent / f"text{suffix}").unlink()
     with pytest.raises(UserError, match=rf"text\{suffix}: no such file; fill the folder"):
-        indexed.read_index(written)
+        indexed.read_index(text_prefix)
 
 
 @pytest.mark.parametrize("change", [-1, 4], ids=["truncated", "longer"])
-def test_tokens_of_another_size_than_the_index_says_are_refused(change, written):
-    _, path = indexed.paths(written)
+def test_tokens_of_another_size_than_the_index_says_are_refused(change, text_prefix):
+    _, path = indexed.paths(text_prefix)
     content = path.read_bytes()
     path.write_bytes(content[:change] if change < 0 else content + bytes(change))
     with pytest.raises(UserError, match=f"text.bin: {24 + change} bytes, must have 24 bytes by text.idx"):
-        indexed.read_index(written)
+        indexed.read_index(text_prefix)
 
 
-def test_a_token_beyond_the_vocabulary_is_refused_and_kept_as_the_fault(written):
-    reader = indexed.Reader(indexed.read_index(written), 70_000)
+def test_a_token_beyond_the_vocabulary_is_refused_and_kept_as_the_fault(text_prefix):
+    reader = indexed.Reader(indexed.read_index(text_prefix), 70_000)
     assert list(reader.read([(3, 0, 2)])) == [5, 6] and reader.fault is None
     with pytest.raises(indexed.BadTokensError, match="token 70000 is not in the vocabulary of 70000"):
         reader.read([(0, 0, 3)])
@@ -123,14 +123,14 @@ def test_a_negative_token_is_refused(tmp_path):
         indexed.Reader(indexed.read_index(tmp_path / "t"), 9).read([(0, 0, 2)])
 
 
-def test_tokens_that_become_fewer_while_they_are_read_are_noticed(written):
-    reader = indexed.Reader(indexed.read_index(written), 70_001)
-    indexed.paths(written)[1].write_bytes(bytes(10))
+def test_tokens_that_become_fewer_while_they_are_read_are_noticed(text_prefix):
+    reader = indexed.Reader(indexed.read_index(text_prefix), 70_001)
+    indexed.paths(text_prefix)[1].write_bytes(bytes(10))
     with pytest.raises(indexed.BadTokensError, match="ends at byte 10, too early"):
         reader.read([(0, 0, 3)])
 
 
-def test_threads_that_read_first_open_the_file_once(written, monkeypatch):
+def test_threads_that_read_first_open_the_file_once(text_prefix, monkeypatch):
     opened, really = [], os.open
 
     def slow(path, flags):
@@ -139,7 +139,7 @@ def test_threads_that_read_first_open_the_file_once(written, monkeypatch):
         return really(path, flags)
 
     monkeypatch.setattr(indexed.os, "open", slow)
-    reader = indexed.Reader(indexed.read_index(written), 70_001)
+    reader = indexed.Reader(indexed.read_index(text_prefix), 70_001)
     with ThreadPoolExecutor(8) as pool:
         assert all(list(x) == [7, 70000] for x in pool.map(reader.read, [[(0, 0, 2)]] * 8))
     assert len(opened) == 1

@@ -39,9 +39,9 @@ def test_every_reference_point_is_a_closed_run_and_logged_as_one(point) -> None:
     config = at(*point)
     config.validate()
     closed_division.check(config, FULL, hyperparameters)
-    said = {key: value for key, value, _ in hyperparameters(config)}
-    assert said["opt_learning_rate_warmup_steps"] == point[2] // point[0]
-    assert said["opt_end_learning_rate"] == pytest.approx(point[1] / 10)
+    header = {key: value for key, value, _ in hyperparameters(config)}
+    assert header["opt_learning_rate_warmup_steps"] == point[2] // point[0]
+    assert header["opt_end_learning_rate"] == pytest.approx(point[1] / 10)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.llama31_8b.small import changed
 
 STEPS, SAVED = 50, 20
 FORMS = {
-    "zero-1": {"communication": Communication(shard_weight_update=True)},
+    "zero-1": {"communication": Communication(weight_update="sharded")},
     "zero-3": {"shard_weights": True},
 }
 # Sizes of which 8 divides few. The clip applies in most steps.
@@ -52,8 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def programs(folder: pathlib.Path, **changes: object) -> Programs:
     text = texts.write(folder, BASE.vocab_size, BASE.sequence_length)
-    own = {"data": text.data, "num_train_examples": text.num_train_examples, **changes}
-    config = dataclasses.replace(BASE, **own)
+    fields = {"data": text.data, "num_train_examples": text.num_train_examples, **changes}
+    config = dataclasses.replace(BASE, **fields)
     config.validate()
     return Programs(Task(config, str(folder)), replicas.make(config))
 
@@ -62,39 +62,39 @@ def on(folder: pathlib.Path, form: str, number: int, micro: int = 1) -> Programs
     return programs(folder, replicas="pjrt", num_replicas=number, accumulation_steps=micro, **FORMS[form])
 
 
-def trained(made: Programs, first: int, last: int) -> list[float]:
+def trained(run: Programs, first: int, last: int) -> list[float]:
     """The losses of steps first + 1 to last."""
-    return made.call(made.train_input(first), made.synthetic(False), last - first, 0).losses.tolist()
+    return run.call(run.train_input(first), run.synthetic(False), last - first, 0).losses.tolist()
 
 
-def evaluated(made: Programs) -> float:
-    result = made.call(made.synthetic(True), iter(made.eval_input()), 0, made.clock.eval_steps)
-    return made.task.quality(result.sums, result.arrays).value
+def evaluated(run: Programs) -> float:
+    result = run.call(run.synthetic(True), iter(run.eval_input()), 0, run.run_length.eval_steps)
+    return run.task.quality(result.sums, result.arrays).value
 
 
 @functools.cache
 def expected(folder: pathlib.Path) -> tuple[list[float], dict[str, np.ndarray], float]:
     """The whole update on one device: the losses, all variables, and the evaluation."""
-    made = programs(folder)
-    losses = trained(made, 0, STEPS)
-    return losses, dict(checkpoint_variables.values(made.state)), evaluated(made)
+    run = programs(folder)
+    losses = trained(run, 0, STEPS)
+    return losses, dict(checkpoint_variables.values(run.state)), evaluated(run)
 
 
-def check(made: Programs, losses: list[float], folder: pathlib.Path) -> None:
+def check(run: Programs, losses: list[float], folder: pathlib.Path) -> None:
     theirs, variables, quality = expected(folder)
     np.testing.assert_allclose(losses, theirs[-len(losses) :], rtol=1e-9)
-    ours = dict(checkpoint_variables.values(made.state))
+    ours = dict(checkpoint_variables.values(run.state))
     assert ours.keys() == variables.keys()
     for name, value in ours.items():
         np.testing.assert_allclose(value, variables[name], rtol=1e-7, atol=1e-9, err_msg=name)
-    assert evaluated(made) == pytest.approx(quality, rel=1e-9)
+    assert evaluated(run) == pytest.approx(quality, rel=1e-9)
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 8])
 @pytest.mark.parametrize("form", FORMS)
 def test_devices_equal_the_whole_update(form: str, number: int, folder: pathlib.Path) -> None:
-    made = on(folder, form, number, micro={1: 4, 2: 2}.get(number, 1))
-    check(made, trained(made, 0, STEPS), folder)
+    run = on(folder, form, number, micro={1: 4, 2: 2}.get(number, 1))
+    check(run, trained(run, 0, STEPS), folder)
 
 
 def test_micro_batches_in_bfloat16_equal_one_batch_but_for_rounding(folder: pathlib.Path) -> None:
@@ -102,7 +102,7 @@ def test_micro_batches_in_bfloat16_equal_one_batch_but_for_rounding(folder: path
     how = {"replicas": "pjrt", "precision": "bf16"}
     one, eight = (programs(folder, accumulation_steps=n, **how) for n in (1, 8))
     np.testing.assert_allclose(trained(eight, 0, 1), trained(one, 0, 1), rtol=1e-3)
-    moments = ([x for _, name, x in made.state.update.each_slot() if name == "m"] for made in (eight, one))
+    moments = ([x for _, name, x in run.state.update.each_slot() if name == "m"] for run in (eight, one))
     for ours, theirs in zip(*moments, strict=True):
         assert ours.dtype == np.float32
         assert np.linalg.norm(ours - theirs) < 2**-6 * np.linalg.norm(theirs)
@@ -124,32 +124,30 @@ def test_another_number_and_form_go_on_from_a_checkpoint(
 def test_each_device_holds_a_part_and_an_evaluation_elsewhere_the_whole(
     folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    made = on(folder, "zero-3", 8)
+    run = on(folder, "zero-3", 8)
     whole = programs(folder).state
-    local = made.replicas.local_results
-    for mine, other in zip(
-        made.state.model.trainable_variables, whole.model.trainable_variables, strict=True
-    ):
+    local = run.replicas.local_results
+    for mine, other in zip(run.state.model.trainable_variables, whole.model.trainable_variables, strict=True):
         parts = [copy.numpy() for copy in local(mine)]
         assert [part.shape for part in parts] == [(-(-other.shape.num_elements() // 8),)] * 8
         np.testing.assert_array_equal(
             np.concatenate(parts)[: other.shape.num_elements()], other.numpy().reshape(-1)
         )
-    slots = [slot for slots in made.state.update.slots for slot in slots.values()]
+    slots = [slot for slots in run.state.update.slots for slot in slots.values()]
     assert all(slot.shape.rank == 1 for slot in slots)
     # What compilation changes comes back; the guard compares nothing that differs.
-    before = dict(checkpoint_variables.values(made.state))
-    made.compile()
-    np.testing.assert_equal(dict(checkpoint_variables.values(made.state)), before)
-    assert all("positions" in name for name in Guard(made)._variables())
-    trained(made, 0, 3)
-    path, other = checkpoint.save(made, tmp_path), programs(folder)
+    before = dict(checkpoint_variables.values(run.state))
+    run.compile()
+    np.testing.assert_equal(dict(checkpoint_variables.values(run.state)), before)
+    assert all("positions" in name for name in Guard(run)._variables())
+    trained(run, 0, 3)
+    path, other = checkpoint.save(run, tmp_path), programs(folder)
     checkpoint.restore_weights(other.state, path)
-    assert evaluated(other) == pytest.approx(evaluated(made), rel=1e-12)
+    assert evaluated(other) == pytest.approx(evaluated(run), rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"replicas": "mirrored"}, "needs --config.replicas=pjrt"),
         (FORMS["zero-1"], "shards the update too"),
@@ -157,7 +155,7 @@ def test_each_device_holds_a_part_and_an_evaluation_elsewhere_the_whole(
         ({"optimizer": dataclasses.replace(BASE.optimizer, clip_replica_norm=1.0)}, "use clip_norm"),
     ],
 )  # fmt: skip
-def test_what_sharded_weights_refuse(changes: dict, said: str) -> None:
+def test_what_sharded_weights_refuse(changes: dict, message: str) -> None:
     fields = {"replicas": "pjrt", "num_replicas": 2, **FORMS["zero-3"]}
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         dataclasses.replace(BASE, **fields | changes).validate()

@@ -26,10 +26,10 @@ def test_the_network_is_built_without_values_and_has_the_published_sizes() -> No
 
     They count the pairs of a token and its own or an earlier position; we count the masked pairs too.
     """
-    found = describe(Task(FULL, None), hyperparameters(FULL))
-    assert found["parameters"] == 8_030_261_248
+    description = describe(Task(FULL, None), hyperparameters(FULL))
+    assert description["parameters"] == 8_030_261_248
     masked = 2 * FULL.layers * WIDTH * FULL.sequence_length * (FULL.sequence_length - 1) // 2
-    assert abs(3 * (found["forward_flops_per_example"] - 2 * masked) - 421.65e12) < 0.1e12
+    assert abs(3 * (description["forward_flops_per_example"] - 2 * masked) - 421.65e12) < 0.1e12
 
 
 def test_two_layers_of_full_width_lower_for_a_gpu_to_a_short_program() -> None:
@@ -49,7 +49,7 @@ def test_two_layers_of_full_width_lower_for_a_gpu_to_a_short_program() -> None:
             x = tf.cast(tf.gather(weights[0], tokens[:, :-1]), tf.bfloat16)
             for i in (1, 7):
                 x = model.recomputed(
-                    lambda x, *own: model.decoded(parts, x, model.Weights(*own), cosine, sine),
+                    lambda x, *matrices: model.decoded(parts, x, model.Weights(*matrices), cosine, sine),
                     x,
                     *weights[i : i + 6],
                 )

@@ -1,10 +1,8 @@
 """Tests the batches (a function of seed and step, over any shards, opened on the clock only), and init_datasets.sh."""
 
 import dataclasses
-import os
 import pathlib
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,8 +14,8 @@ from llama31_8b import indexed, order
 from llama31_8b import input as pipeline
 from llama31_8b.config import Config
 from llama31_8b.presets import PRESETS
+from tests import datasets
 from tests.before_the_clock import Watch
-from tests.benchmarks import ROOT
 from tests.llama31_8b import texts
 
 ORDERS = ("reference", "one_epoch")
@@ -29,46 +27,48 @@ def text(request, tmp_path) -> tuple[Config, pathlib.Path]:
     return dataclasses.replace(config, order=request.param), tmp_path
 
 
-def taken(data: tf.data.Dataset, count: int) -> list[np.ndarray]:
+def first_batches(data: tf.data.Dataset, count: int) -> list[np.ndarray]:
     return [batch["tokens"] for batch in data.take(count).as_numpy_iterator()]
 
 
 def test_a_step_has_its_windows_of_the_stream(text):
     config, folder = text
-    read = np.concatenate(taken(pipeline.train_input(config, folder, Shard(), 4, 0), 3))
+    read = np.concatenate(first_batches(pipeline.train_input(config, folder, Shard(), 4, 0), 3))
     documents = texts.documents(folder, "train")
     samples = round(config.train_steps * config.global_batch_size)
-    found = order.train_order(
+    stream = order.train_order(
         np.array([len(d) for d in documents], np.int32), 8, config.order, samples, config.seed
     )
     for number, window in enumerate(read):
-        pieces = [documents[d][first : first + count] for d, first, count in found.pieces(number)]
+        pieces = [documents[d][first : first + count] for d, first, count in stream.pieces(number)]
         np.testing.assert_array_equal(window, np.concatenate(pieces))
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_shards_and_micro_batches_share_the_same_steps(shards, text):
     config, folder = text
-    whole = taken(pipeline.train_input(config, folder, Shard(), 4, 0), 5)
+    whole = first_batches(pipeline.train_input(config, folder, Shard(), 4, 0), 5)
     for size in {1, 4 // shards}:
         parts = [pipeline.train_input(config, folder, Shard(i, shards), size, 0) for i in range(shards)]
         per_step = 4 // shards // size
-        read = [np.split(np.concatenate(taken(part, 5 * per_step)), 5) for part in parts]
+        read = [np.split(np.concatenate(first_batches(part, 5 * per_step)), 5) for part in parts]
         for step, batch in enumerate(whole):
             np.testing.assert_array_equal(batch, np.concatenate([part[step] for part in read]))
 
 
 def test_a_resumed_run_reads_what_an_uninterrupted_one_would(text):
     config, folder = text
-    whole = taken(pipeline.train_input(config, folder, Shard(), 4, 0), 30)
-    rest = taken(pipeline.train_input(config, folder, Shard(), 4, 25), 5)
+    whole = first_batches(pipeline.train_input(config, folder, Shard(), 4, 0), 30)
+    rest = first_batches(pipeline.train_input(config, folder, Shard(), 4, 25), 5)
     np.testing.assert_array_equal(whole[25:], rest)
 
 
 def test_the_seed_decides_the_order(text):
     config, folder = text
     other = dataclasses.replace(config, seed=1)
-    first = [taken(pipeline.train_input(one, folder, Shard(), 4, 0), 4) for one in (config, other, config)]
+    first = [
+        first_batches(pipeline.train_input(one, folder, Shard(), 4, 0), 4) for one in (config, other, config)
+    ]
     assert np.array_equal(first[0], first[2]) and not np.array_equal(first[0], first[1])
 
 
@@ -97,7 +97,7 @@ def test_rows_beyond_the_text_have_weight_0(text):
 def test_evaluations_read_the_same_windows(text):
     config, folder = text
     data = pipeline.eval_input(config, folder, Shard(), 4)
-    np.testing.assert_array_equal(taken(data, 2), taken(data, 2))
+    np.testing.assert_array_equal(first_batches(data, 2), first_batches(data, 2))
 
 
 def test_synthetic_batches_have_the_element_specs(text):
@@ -115,10 +115,10 @@ def test_the_indices_alone_are_opened_before_the_clock(text):
     watch = Watch(folder)
 
     def touched() -> set[str]:
-        found = set()
+        paths = set()
         while names := {path.name for path in watch.accesses(0.1)}:
-            found |= names
-        return found
+            paths |= names
+        return paths
 
     pipeline.check_files(config, folder)
     assert touched() == {"train.idx", "valid.idx"}
@@ -127,7 +127,7 @@ def test_the_indices_alone_are_opened_before_the_clock(text):
     assert touched() == set()
     pipeline.check(config, folder)
     assert touched() == {"train.bin", "valid.bin"}
-    taken(data, 1)
+    first_batches(data, 1)
     watch.close()
 
 
@@ -166,9 +166,9 @@ def test_a_later_bad_token_ends_a_step_and_is_diagnosed(text):
     assert pipeline.diagnose(config, folder) is None
     data = pipeline.train_input(config, folder, Shard(), 4, 0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="token 60"):
-        taken(data, 1)
+        first_batches(data, 1)
     message = r"train.bin: token 60 is not in the vocabulary of 50"
-    assert (found := pipeline.diagnose(config, folder)) and message in str(found)
+    assert (fault := pipeline.diagnose(config, folder)) and message in str(fault)
 
 
 def test_files_that_were_replaced_are_read_anew(text):
@@ -182,13 +182,12 @@ def test_files_that_were_replaced_are_read_anew(text):
 
 def test_an_order_is_made_of_the_windows_of_a_whole_run(monkeypatch, tmp_path) -> None:
     """400 steps with an evaluation after each 50, and NeMo's one more, of 8 batches of 32."""
-    monkeypatch.setattr(pipeline, "_loaded", lambda *given: given[-1])
+    monkeypatch.setattr(pipeline, "_loaded", lambda *arguments: arguments[-1])
     config = PRESETS["cpu-tiny"]
     assert pipeline.load(config, tmp_path, False) == (400 // 50 + 1) * 8 * 32
     assert pipeline.load(config, tmp_path, True) == 400 * config.global_batch_size
 
 
-SCRIPT = ROOT / "llama31_8b" / "init_datasets.sh"
 # {name: bytes} of the published files (llama31_8b/init_datasets.sh).
 FILES = {
     "c4-train.en_6_text_document.bin": 83_976_774_280,
@@ -206,21 +205,23 @@ def fill(tmp_path):
 
     def call(text: str, **variables: str) -> subprocess.CompletedProcess:
         script.write_text('set -e\nmkdir -p "$2/inner"\necho "$3" >>"$CALLS"\n' + text)
-        environment = {
-            **os.environ, "DATA_DIR": str(tmp_path / "data"), "DOWNLOADER": str(script), "PYTHON": sys.executable,
-            "CALLS": str(tmp_path / "calls"), "DATA_URI": "data.uri", "TOKENIZER_URI": "tokens.uri", **variables,
-        }  # fmt: skip
-        return subprocess.run([SCRIPT], env=environment, capture_output=True, text=True, check=False)
+        paths = {
+            "DATA_DIR": str(tmp_path / "data"),
+            "DOWNLOADER": str(script),
+            "CALLS": str(tmp_path / "calls"),
+        }
+        uris = {"DATA_URI": "data.uri", "TOKENIZER_URI": "tokens.uri"}
+        return datasets.script("llama31_8b/init_datasets.sh", **{**paths, **uris, **variables})
 
     return call
 
 
-def made(*names: str) -> str:
+def truncations(*names: str) -> str:
     return "".join(f'truncate -s {FILES[name]} "$2/inner/{name}"\n' for name in names)
 
 
 TEXT, TOKENIZER = list(FILES)[:4], ["tokenizer.json"]
-BOTH = f"if [ $3 = data.uri ]; then {made(*TEXT)} else {made(*TOKENIZER)} fi\n"
+BOTH = f"if [ $3 = data.uri ]; then {truncations(*TEXT)} else {truncations(*TOKENIZER)} fi\n"
 
 
 def test_files_are_placed_and_not_downloaded_twice(fill, tmp_path):

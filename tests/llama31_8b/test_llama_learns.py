@@ -23,30 +23,8 @@ def losses(folder: pathlib.Path, **fields: object) -> list[float]:
     """Trains cpu-tiny on its language, and returns the values of its evaluations."""
     tiny.generate(folder)
     config = dataclasses.replace(TINY, **fields)
-    seen = run(Programs(task.Task(config, str(folder)), Single()))
-    return [event.value for event in seen if isinstance(event, events.Evaluated)]
-
-
-@pytest.fixture
-def without_rope(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rope, "rotated", lambda x, *_: x)
-
-
-@pytest.fixture
-def without_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(causal_attention, "seen", lambda queries, keys: tf.ones([queries, keys], tf.bool))
-
-
-@pytest.fixture
-def labels_not_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training asks for the token that the network sees; evaluations are as always."""
-    loss: Callable = task.Task.loss
-
-    def wrong(self, model, batch):
-        with mock.patch.object(task, "shifted", lambda tokens: (tokens[:, :-1], tokens[:, :-1])):
-            return loss(self, model, batch)
-
-    monkeypatch.setattr(task.Task, "loss", wrong)
+    all_events = run(Programs(task.Task(config, str(folder)), Single()))
+    return [event.value for event in all_events if isinstance(event, events.Evaluated)]
 
 
 @pytest.mark.e2e
@@ -57,19 +35,31 @@ def test_reaches_its_target_and_not_what_nobody_can_know(tmp_path: pathlib.Path)
 
 
 @pytest.mark.e2e
-def test_misses_it_without_rotary_positions(tmp_path: pathlib.Path, without_rope: None) -> None:
-    found = losses(tmp_path)
-    assert len(found) == TINY.train_steps / TINY.steps_per_block and min(found) > 2 * TINY.quality_target
+def test_misses_it_without_rotary_positions(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rope, "rotated", lambda x, *_: x)
+    values = losses(tmp_path)
+    assert len(values) == TINY.train_steps / TINY.steps_per_block and min(values) > 2 * TINY.quality_target
 
 
 @pytest.mark.e2e
-def test_misses_it_if_labels_are_not_shifted(tmp_path: pathlib.Path, labels_not_shifted: None) -> None:
+def test_misses_it_if_labels_are_not_shifted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training asks for the token that the network sees; evaluations are as always."""
+    loss: Callable = task.Task.loss
+
+    def wrong(self, model, batch):
+        with mock.patch.object(task, "shifted", lambda tokens: (tokens[:, :-1], tokens[:, :-1])):
+            return loss(self, model, batch)
+
+    monkeypatch.setattr(task.Task, "loss", wrong)
     assert min(losses(tmp_path, train_steps=100)) > 3
 
 
 @pytest.mark.e2e
-def test_is_too_good_without_the_mask(tmp_path: pathlib.Path, without_mask: None) -> None:
+def test_is_too_good_without_the_mask(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that sees the labels knows the random letters, too."""
+    monkeypatch.setattr(
+        causal_attention, "causal_mask", lambda queries, keys: tf.ones([queries, keys], tf.bool)
+    )
     assert losses(tmp_path, quality_target=0.1)[-1] < tiny.least_loss() / 2
 
 
@@ -77,13 +67,13 @@ def test_the_language_is_the_same_each_time_and_follows_its_rule() -> None:
     first, second = (list(tiny.documents(tiny.TINY, "eval")) for _ in range(2))
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
     assert sum(map(len, first)) == tiny.TINY.eval_tokens == TINY.num_eval_examples * TINY.sequence_length + 1
-    follows, kept, all_ = {}, 0, 0
+    follows, regular, all_ = {}, 0, 0
     for document in first:
         for before, after in zip(document[:-2], document[2:]):
             follows.setdefault(int(before), []).append(int(after))
     for after in follows.values():
-        kept, all_ = kept + max(map(after.count, set(after))), all_ + len(after)
-    assert kept / all_ == pytest.approx(1 - tiny.TINY.surprise * 25 / 26, abs=0.01)
+        regular, all_ = regular + max(map(after.count, set(after))), all_ + len(after)
+    assert regular / all_ == pytest.approx(1 - tiny.TINY.surprise * 25 / 26, abs=0.01)
     assert 0.3 < tiny.least_loss() < 0.4
 
 

@@ -33,8 +33,8 @@ def test_logits_loss_and_gradients_are_those_of_a_transcription() -> None:
     def loss(weights: list[np.ndarray]) -> float:
         return np.mean([cross_entropy(transcribed(SMALL, weights, row[:-1]), row[1:]) for row in tokens])
 
-    found, *gradients = loss_and_gradients(task, built, tokens)
-    assert found == pytest.approx(loss(weights), rel=1e-12)
+    value, *gradients = loss_and_gradients(task, built, tokens)
+    assert value == pytest.approx(loss(weights), rel=1e-12)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         way = [rng.normal(size=w.shape) for w in weights]
@@ -112,7 +112,7 @@ def test_other_forms_give_the_same_loss_and_gradients(fields: dict, compiled: bo
     want = loss_and_gradients(*network(), tokens)
     task, built = network(changed(**fields))
     if not compiled:
-        found = loss_and_gradients(task, built, tokens)
+        results = loss_and_gradients(task, built, tokens)
     else:
 
         @tf.function(jit_compile=True, autograph=False)
@@ -122,9 +122,9 @@ def test_other_forms_give_the_same_loss_and_gradients(fields: dict, compiled: bo
                 loss = term.total / term.weight
             return [loss, *map(tf.convert_to_tensor, tape.gradient(loss, built.trainable_variables))]
 
-        found = [x.numpy() for x in step(tf.constant(tokens))]
-    for got, expected in zip(found, want, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-13)
+        results = [x.numpy() for x in step(tf.constant(tokens))]
+    for actual, expected in zip(results, want, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-13)
 
 
 def test_an_evaluation_sums_real_windows_only() -> None:
@@ -155,19 +155,19 @@ def test_the_fused_kernel_is_for_gpus_that_have_it(platform: str, capability: fl
 
     @tf.function(jit_compile=True, autograph=False)
     def kinds() -> None:
-        found.append(attention.chosen(config, replicas, precision("bf16")))
+        traced_kinds.append(attention.kind_of(config, replicas, precision("bf16")))
 
-    found = []
+    traced_kinds = []
     kinds.get_concrete_function()
-    assert found == [kind]
-    asked = changed(precision="bf16", attention="fused")
+    assert traced_kinds == [kind]
+    fused = changed(precision="bf16", attention="fused")
     if kind == "fused":
-        assert attention.chosen(asked, replicas, precision("bf16")) == "fused"
+        assert attention.kind_of(fused, replicas, precision("bf16")) == "fused"
     else:
         with pytest.raises(UserError, match="compute capability 8.0 or more, not .*; use blocks"):
-            attention.chosen(asked, replicas, precision("bf16"))
+            attention.kind_of(fused, replicas, precision("bf16"))
 
 
 def test_seeds_made_on_demand_are_those_made_at_once() -> None:
-    made, children = seeds(3), np.random.SeedSequence(3).spawn(300)
-    assert [next(made) for _ in children] == [int(child.generate_state(1)[0] >> 1) for child in children]
+    on_demand, children = seeds(3), np.random.SeedSequence(3).spawn(300)
+    assert [next(on_demand) for _ in children] == [int(child.generate_state(1)[0] >> 1) for child in children]

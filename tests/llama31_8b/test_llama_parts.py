@@ -28,9 +28,9 @@ def programs(kind: type[Config], **changes) -> Programs:
     return Programs(Task(config, None), replicas.make(config))
 
 
-def bits(made: Programs) -> list[bytes]:
-    local = made.replicas.local_results
-    return [np.array(x.numpy()).tobytes() for v in made.state.variables() for x in local(v)]
+def bits(run: Programs) -> list[bytes]:
+    local = run.replicas.local_results
+    return [np.array(x.numpy()).tobytes() for v in run.state.variables() for x in local(v)]
 
 
 @pytest.mark.parametrize("form", [None, "zero-3"])
@@ -39,12 +39,12 @@ def test_a_state_in_parts_is_bit_for_bit_the_state_at_once(form: str | None, tmp
     parts, whole = (programs(kind, **how) for kind in (Config, AtOnce))
     variables = parts.state.variables()
     assert sum(map(parts.replicas.untouched, variables)) == len(variables) - 2, "all but two counters"
-    for made in (parts, whole):
-        made.compile()
+    for run in (parts, whole):
+        run.compile()
     assert bits(parts) == bits(whole), "a compilation, which trains on noise, changes nothing"
-    for made, folder in ((parts, "parts"), (whole, "whole")):
-        made.call(made.synthetic(True), made.synthetic(False), 3, 1)
-        checkpoint.save(made, tmp_path / folder)
+    for run, folder in ((parts, "parts"), (whole, "whole")):
+        run.call(run.synthetic(True), run.synthetic(False), 3, 1)
+        checkpoint.save(run, tmp_path / folder)
     assert bits(parts) == bits(whole)
     saved, expected = (dict(np.load(next((tmp_path / f).glob("*.npz")))) for f in ("parts", "whole"))
     assert saved.keys() == expected.keys()
@@ -55,12 +55,12 @@ def test_a_state_in_parts_is_bit_for_bit_the_state_at_once(form: str | None, tmp
 
 
 def test_a_damaged_checkpoint_in_parts_changes_nothing(tmp_path: Path) -> None:
-    made = programs(Config, layers=1)
-    path = checkpoint.save(made, tmp_path)
+    run = programs(Config, layers=1)
+    path = checkpoint.save(run, tmp_path)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    before = bits(made)
+    before = bits(run)
     with pytest.raises(checkpoint.checkpoint_file.DamagedError):
-        checkpoint.restore_latest(made, tmp_path)
-    assert bits(made) == before
+        checkpoint.restore_latest(run, tmp_path)
+    assert bits(run) == before

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schedule import Cosine
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
@@ -104,13 +104,13 @@ def test_200_steps_equal_a_transcription_from_the_loss_on(kind: str) -> None:
         state = State(ours_task, Single(), precision("fp64"))
     for mine, other in zip(state.model.trainable_variables, theirs.trainable_variables, strict=True):
         mine.assign(other)
-    one_step = tf.function(make_train_step(ours_task, state, Clock.of(config)), autograph=False)
+    one_step = tf.function(make_train_step(ours_task, state, RunLength.of(config)), autograph=False)
     oracle = Transcription([v.numpy() for v in theirs.trainable_variables], clip_norm)
     for k in range(STEPS):
         tokens = windows(config, seed=k % 7)
         loss, *gradients = loss_and_gradients(task, theirs, tokens)
-        found = one_step({"tokens": tf.constant(tokens)}, tf.constant(k, tf.int64))
-        assert float(found) == pytest.approx(float(loss), rel=1e-9)
+        step_loss = one_step({"tokens": tf.constant(tokens)}, tf.constant(k, tf.int64))
+        assert float(step_loss) == pytest.approx(float(loss), rel=1e-9)
         oracle.step(gradients, float(np.float32(published(kind, k))))
         for variable, weight in zip(theirs.trainable_variables, oracle.weights, strict=True):
             variable.assign(weight)

@@ -32,9 +32,9 @@ def stored(out, name: str) -> list[int]:
 
 def test_a_file_is_its_bytes_and_its_end_is_held_out(book, tmp_path):
     assert convert("llama31_8b", book, tmp_path / "out", "--no_page") == 0
-    train, held = (bytes(stored(tmp_path / "out", name)).decode() for name in ("train", "eval"))
-    assert train + held == LINES and train.endswith("\n")
-    assert len(held) / len(LINES) == pytest.approx(0.05, abs=0.01)
+    train, held_out = (bytes(stored(tmp_path / "out", name)).decode() for name in ("train", "eval"))
+    assert train + held_out == LINES and train.endswith("\n")
+    assert len(held_out) / len(LINES) == pytest.approx(0.05, abs=0.01)
     description = data_description.read(tmp_path / "out")
     assert description.fields["num_train_examples"] == (len(train) - 1) // 128
     assert description.fields["data.bytes_per_token"] == 1
@@ -84,11 +84,55 @@ def tokenizer(tmp_path):
     """A tokenizer.json of words whose template adds a BOS, as Llama 3.1's does."""
     library = pytest.importorskip("tokenizers")
     words = {"<bos>": 0, "line": 1, "of": 2, "many": 3, "?": 4}
-    made = library.Tokenizer(library.models.WordLevel(words, unk_token="?"))
-    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
-    made.post_processor = library.processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 0)])
-    made.save(str(tmp_path / "words.json"))
+    content = library.Tokenizer(library.models.WordLevel(words, unk_token="?"))
+    content.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    content.post_processor = library.processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 0)])
+    content.save(str(tmp_path / "words.json"))
     return tmp_path / "words.json"
+
+
+@pytest.mark.parametrize("names", ["wiki.{}.tokens", "{}/0.txt"])
+@pytest.mark.parametrize("other", ["test", "", "notes"])
+def test_files_that_a_split_s_words_name_are_the_split(names, other, tmp_path):
+    for part in filter(None, ("train", "valid", other)):
+        path = tmp_path / "set" / names.format(part)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{part}\n" + "".join(f"{part} {LINES}"))
+    (tmp_path / "set/README.md").write_text("About these texts")
+    assert not any(map(custom_data._ABOUT.fullmatch, ("License to Kill.txt", "copying-machine.txt")))
+    assert convert("llama31_8b", tmp_path / "set", tmp_path / "out", "--no_page") == 0
+    train, held_out = (bytes(stored(tmp_path / "out", name)).decode() for name in ("train", "eval"))
+    is_split, report = other != "notes", reported(tmp_path / "out")
+    assert (train.startswith("train") and held_out.startswith("valid")) == is_split
+    assert any("may be a split" in what for what in report["suspicious"]) != is_split
+    assert [one["example"].rpartition("/")[2] for one in report["skipped"].values()][0] == "README.md"
+
+
+def test_a_license_is_left_out_and_a_table_and_lines_on_both_sides_are_said(book, tmp_path):
+    of = "OF THE PROJECT GUTENBERG EBOOK X ***"
+    book.write_text(f"Hello\n*** START {of}\n{LINES}*** END {of}\nYou may charge a fee\n" * 2)
+    table = book.rename(tmp_path / "book.csv")
+    assert convert("llama31_8b", table, tmp_path / "out", "--no_page", "--eval", table) == 0
+    assert bytes(stored(tmp_path / "out", "train")).decode() == f"\n{LINES}" * 2
+    report = reported(tmp_path / "out")
+    assert "Project Gutenberg's preface and license, left out" in report["changed"]
+    assert "a file with markup, trained on as it is" in report["suspicious"]
+    assert "the same lines to train and to evaluate on" not in report["suspicious"]
+    table.write_text(f"{LINES}\0*** START {of}\na book\n*** END {of}\n")
+    assert convert("llama31_8b", table, tmp_path / "inside", "--no_page", "--eval", table) == 0
+    assert bytes(stored(tmp_path / "inside", "train")).decode().startswith(f"{LINES}***")
+    report = reported(tmp_path / "inside")
+    assert list(report["changed"]) == ["a NUL character, removed"] and len(report["suspicious"]) == 3
+    table.write_text("".join(f"a line that is {n}\xa0long \u00c3\u00bc enough\n" for n in range(400)))
+    assert convert("llama31_8b", table, tmp_path / "same", "--no_page", "--eval", table) == 0
+    warnings = " ".join(reported(tmp_path / "same")["suspicious"])
+    assert "the same lines to train and to evaluate on" in warnings and "text decoded twice" in warnings
+
+
+def test_markup_is_said(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "line"}\n' * 400)
+    assert convert("llama31_8b", tmp_path / "a.jsonl", tmp_path / "out", "--no_page") == 0
+    assert list(reported(tmp_path / "out")["suspicious"]) == ["a file with markup, trained on as it is"]
 
 
 def test_a_tokenizers_bos_is_left_out_and_said(tokenizer, book, tmp_path):
@@ -123,30 +167,32 @@ READ = tokens.Bytes()
 
 
 def scores(rows: np.ndarray, choices: int = 1) -> dict[str, np.ndarray]:
-    found = np.full([len(rows), 256], -30.0, np.float32)
-    for line, row in zip(found, rows):
+    values = np.full([len(rows), 256], -30.0, np.float32)
+    for line, row in zip(values, rows):
         last = row[row >= 0][-1]
         line[[last + n for n in range(1, choices + 1)]] = 0
-    return {"scores": found}
+    return {"scores": values}
 
 
 def test_the_most_probable_token_follows():
     codec = Codec(READ.encode, READ.decode, 4)
-    found = continued(scores, codec, ["ab", "a long text x", ""], Sampling(tokens=2))
-    assert found[:2] == [{"continuation": "cd"}, {"continuation": "yz"}]
-    assert "no token" in found[2]["error"]
+    answers = continued(scores, codec, ["ab", "a long text x", ""], Sampling(tokens=2))
+    assert answers[:2] == [{"continuation": "cd"}, {"continuation": "yz"}]
+    assert "no token" in answers[2]["error"]
 
 
 def test_draws_depend_on_seed_and_text_alone():
     codec = Codec(READ.encode, READ.decode, 8)
 
-    def drawn(texts: list[str], seed: int) -> list[str]:
+    def texts_of(texts: list[str], seed: int) -> list[str]:
         how = Sampling(tokens=12, temperature=1.0, seed=seed)
         return [one["continuation"] for one in continued(lambda rows: scores(rows, 2), codec, texts, how)]
 
-    both = drawn(["a", "b"], 1)
-    assert both == drawn(["a", "b"], 1) and both[1:] == drawn(["b"], 1) and both != drawn(["a", "b"], 2)
-    steps = np.diff([ord(c) for seed in range(40) for c in "a" + drawn(["a"], seed)[0]])
+    both = texts_of(["a", "b"], 1)
+    assert (
+        both == texts_of(["a", "b"], 1) and both[1:] == texts_of(["b"], 1) and both != texts_of(["a", "b"], 2)
+    )
+    steps = np.diff([ord(c) for seed in range(40) for c in "a" + texts_of(["a"], seed)[0]])
     ones = np.mean(steps[steps > 0] == 1)
     assert 0.4 < ones < 0.6
 
@@ -155,14 +201,14 @@ def test_the_graph_scores_the_token_after_the_last_one():
     """The network sees the text alone: padding and the batch's other texts change nothing."""
 
     class Sums:
-        def features(self, given: tf.Tensor) -> tf.Tensor:
-            return tf.cumsum(tf.one_hot(given, 6), 1)
+        def features(self, ids: tf.Tensor) -> tf.Tensor:
+            return tf.cumsum(tf.one_hot(ids, 6), 1)
 
         def head(self, x: tf.Tensor) -> tf.Tensor:
             return 2 * x
 
     task = types.SimpleNamespace(config=Config(sequence_length=5))
     served = serving.serving(task, Sums(), ())
-    found = served.function(tf.constant([[3, 3, -1], [1, 2, 3]]))["scores"]
+    actual = served.function(tf.constant([[3, 3, -1], [1, 2, 3]]))["scores"]
     counts = np.array([[0, 0, 0, 2, 0, 0], [0, 1, 1, 1, 0, 0]], np.float32)
-    np.testing.assert_allclose(found, tf.nn.log_softmax(2 * counts), rtol=1e-6)
+    np.testing.assert_allclose(actual, tf.nn.log_softmax(2 * counts), rtol=1e-6)

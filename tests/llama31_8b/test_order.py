@@ -50,14 +50,14 @@ def megatron(sizes, length: int, samples: int, seed: int) -> tuple[np.ndarray, n
 @pytest.mark.parametrize("samples", [1, 7, 8, 13, 22, 29], ids=lambda n: f"{n} samples")
 @pytest.mark.parametrize("seed", [0, 32767])
 def test_the_reference_order_is_megatrons(samples, seed):
-    found = order.reference(SIZES, 5, samples, seed)
+    stream = order.reference(SIZES, 5, samples, seed)
     documents, windows = megatron(SIZES, 5, samples, seed)
-    np.testing.assert_array_equal(found.documents, documents)
-    np.testing.assert_array_equal(found.windows, windows)
-    assert len(found) >= samples
+    np.testing.assert_array_equal(stream.documents, documents)
+    np.testing.assert_array_equal(stream.windows, windows)
+    assert len(stream) >= samples
     whole = loop_windows(SIZES, documents, 5)
     for number, window in enumerate(windows):
-        assert tokens(found.pieces(number)) == whole[window]
+        assert tokens(stream.pieces(number)) == whole[window]
 
 
 def test_many_small_texts_give_the_windows_of_the_walk():
@@ -69,12 +69,12 @@ def test_many_small_texts_give_the_windows_of_the_walk():
         count = order.window_count(int(sizes.sum()) * epochs, length)
         if count < 1:
             continue
-        found = order.reference(sizes, length, count, trial)
-        whole = loop_windows(sizes, found.documents, length)
-        for number, window in enumerate(found.windows):
-            seen = tokens(found.pieces(number))
-            assert seen == whole[window]
-            ended_with_document += seen[-1][1] == sizes[seen[-1][0]] - 1
+        stream = order.reference(sizes, length, count, trial)
+        whole = loop_windows(sizes, stream.documents, length)
+        for number, window in enumerate(stream.windows):
+            window_tokens = tokens(stream.pieces(number))
+            assert window_tokens == whole[window]
+            ended_with_document += window_tokens[-1][1] == sizes[window_tokens[-1][0]] - 1
     assert ended_with_document > 100
 
 
@@ -116,8 +116,8 @@ def test_the_epochs_of_published_runs():
     """The reference mixes 8 epochs at batch 16 and 31 at 64; R60's validation, 315 (facts of a published log)."""
 
     def epochs(tokens: int, samples: int) -> int:
-        found = order.reference(np.array([tokens], np.int32), 8192, samples, 0)
-        return len(found.documents)
+        stream = order.reference(np.array([tokens], np.int32), 8192, samples, 0)
+        return len(stream.documents)
 
     # A hundredth of the published sizes and samples, so that the lengths stay small.
     assert epochs(209_941_936, int(12_000 * 16 * order.BLEND)) == 8
@@ -130,5 +130,5 @@ def test_a_last_epoch_of_just_four_fifths_is_not_apart() -> None:
     lengths = np.ones(101, np.int32)
     for samples, parts in ((18, (2,)), (17, (1, 1))):
         state = np.random.RandomState(5)
-        wanted = np.concatenate([order._shuffled_documents(101, epochs, state) for epochs in parts])
-        np.testing.assert_array_equal(order.reference(lengths, 10, samples, 5).documents, wanted)
+        expected = np.concatenate([order._shuffled_documents(101, epochs, state) for epochs in parts])
+        np.testing.assert_array_equal(order.reference(lengths, 10, samples, 5).documents, expected)

@@ -7,33 +7,44 @@ import numpy as np
 import tensorflow as tf
 
 from common.config.optimizer import Sgd
-from maskrcnn.config import SIZES, Config, Sizes
+from maskrcnn.config import IMPLEMENTATIONS, Config, Details, Sizes
 
 
 @dataclasses.dataclass(frozen=True)
-class Small(Config):
+class Free(Config):
+    """A configuration with sizes and details of its own, beside those that have names."""
+
+    sizes: Sizes = Sizes()
+    details: Details = Details()
+
+
+@dataclasses.dataclass(frozen=True)
+class Small(Free):
     mask_size: ClassVar[int] = 8
     mask_convs: ClassVar[int] = 2
 
 
-SIZES["small"] = Sizes(
+SIZES = Sizes(
     fpn_channels=4, head_units=6, mask_channels=3, gt_mask_size=14, rpn_batch=32, rpn_pre_nms=40, rpn_post_nms=20,
     rpn_eval_pre_nms=30, roi_batch=8, detections=12,
 )  # fmt: skip
 SMALL = Small(
     replicas="single", precision="fp64", global_batch_size=2, eval_batch_size=2, num_train_examples=8,
-    num_eval_examples=2, short_side=64, long_side=128, padded_size=(64, 128), max_instances=5, num_classes=4,
-    backbone_width=2, network="small", batch_norm="span", freeze=False,
+    num_eval_examples=2, short_side=64, long_side=128, max_instances=5, num_classes=4,
+    backbone_width=2, sizes=SIZES, batch_norm="span",
     optimizer=Sgd(momentum=0.9, scaled_momentum=True),
 )  # fmt: skip
 
 
-def config(base: Config = SMALL, **changes: Any) -> Config:
-    """`base` with other fields or sizes."""
-    sizes = {name: changes.pop(name) for name in Sizes._fields if name in changes}
-    if sizes:
-        changes["network"] = f"{base.network} {sizes}"
-        SIZES[changes["network"]] = base.sizes._replace(**sizes)
+def config(base: Config = SMALL, **changes: Any) -> Free:
+    """`base` with other fields, sizes or details; `implementation` brings its details."""
+    if not isinstance(base, Free):
+        base = Free(**vars(base), sizes=base.sizes, details=base.details)
+    if "implementation" in changes:
+        base = dataclasses.replace(base, details=IMPLEMENTATIONS[changes["implementation"]])
+    for group, kind in (("sizes", Sizes), ("details", Details)):
+        fields = {name: changes.pop(name) for name in kind._fields if name in changes}
+        changes[group] = getattr(base, group)._replace(**fields)
     return dataclasses.replace(base, **changes)
 
 

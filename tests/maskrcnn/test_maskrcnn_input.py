@@ -23,7 +23,7 @@ SET = dataclasses.replace(
 # Short sides of 96 and 112 pixels become 96.
 CONFIG = small.config(
     PRESETS["cpu-tiny"], num_train_examples=26, num_eval_examples=9, eval_batch_size=4, short_side=96,
-    long_side=128, padded_size=(96, 128), gt_mask_size=56,
+    long_side=128, gt_mask_size=56,
 )  # fmt: skip
 
 
@@ -49,8 +49,8 @@ def test_batches_are_a_function_of_seed_and_step_and_each_image_comes_once_an_ep
         assert all(np.array_equal(a[name], b[name]) for name in a)
     other = pipeline.train_input(dataclasses.replace(CONFIG, seed=1), data_dir, Shard(), 4)
     assert not np.array_equal(whole[0]["image_id"], batches(other, 1)[0]["image_id"])
-    seen = np.concatenate([b["image_id"] for b in whole]).tolist()
-    counts = [seen.count(i["id"]) for i in content_of(data_dir, "train")["images"]]
+    ids = np.concatenate([b["image_id"] for b in whole]).tolist()
+    counts = [ids.count(i["id"]) for i in content_of(data_dir, "train")["images"]]
     assert len(counts) == 26 and min(counts) >= 2 and max(counts) <= 4
 
 
@@ -67,12 +67,12 @@ def test_a_step_has_one_orientation_on_all_replicas(data_dir):
 
 
 def test_batches_have_the_element_spec_of_the_synthetic_ones(data_dir):
-    for config in (CONFIG, dataclasses.replace(CONFIG, padded_size=(128, 128))):
+    for config in (CONFIG, dataclasses.replace(CONFIG, short_side=128)):
         spec = pipeline.synthetic(config, 4).element_spec
         assert pipeline.train_input(config, data_dir, Shard(), 4).element_spec == spec
         assert pipeline.eval_input(config, data_dir, Shard(), 4, 4).element_spec == spec
-        seen = {b["image"].shape[1:3] for b in batches(pipeline.synthetic(config, 1), 4)}
-        assert seen == set(config.shapes)
+        sizes = {b["image"].shape[1:3] for b in batches(pipeline.synthetic(config, 1), 4)}
+        assert sizes == set(config.shapes)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -104,8 +104,8 @@ def test_evaluation_has_every_image_once_and_padding_of_weight_zero(data_dir, co
 )
 def test_scaled_to_the_short_side_unless_the_long_one_exceeds(size, expected):
     config = Config()
-    found, scale = augment.scaled_size(tf.constant(size, tf.int64), config)
-    assert tuple(found.numpy()) == expected
+    sides, scale = augment.scaled_size(tf.constant(size, tf.int64), config)
+    assert tuple(sides.numpy()) == expected
     assert float(scale) == pytest.approx(min(800 / min(size), 1333 / max(size)), rel=1e-6)
     frame = next(s for s in config.shapes if (s[1] > s[0]) == (size[1] > size[0]))
     assert expected[0] <= frame[0] and expected[1] <= frame[1]
@@ -140,10 +140,10 @@ def test_masks_and_boxes_lie_on_their_objects(data_dir):
             for column, item in enumerate(items):
                 box = batch["boxes"][row, column] / scale
                 whole = masks.decode(item["segmentation"], height, width)
-                found = masks.paste(batch["masks"][row, column : column + 1], box[None], height, width)[
+                pasted = masks.paste(batch["masks"][row, column : column + 1], box[None], height, width)[
                     ..., 0
                 ]
-                plain, turned = ((found & m).sum() / (found | m).sum() for m in (whole, whole[:, ::-1]))
+                plain, turned = ((pasted & m).sum() / (pasted | m).sum() for m in (whole, whole[:, ::-1]))
                 assert max(plain, turned) > 0.93
                 mirrored.add(bool(turned > plain))
             assert not batch["masks"][row, len(items) :].any() and not batch["boxes"][row, len(items) :].any()
@@ -180,12 +180,14 @@ def test_empty_images_and_crowds_are_treated_as_published(data_dir):
     assert len(full) < 26 and any(a["iscrowd"] for a in content["annotations"])
     index = coco_index.read(tfrecords.list_files(data_dir, "train-*", ""))
     assert len(pipeline.training_numbers(CONFIG, index)) == 26
-    left = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, skip_empty=True))
-    assert set(index.image_id[pipeline.training_numbers(left, index)].tolist()) == full
-    seen = [
-        b for batch in batches(pipeline.train_input(left, data_dir, Shard(), 4), 6) for b in batch["image_id"]
+    changed = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, skip_empty=True))
+    assert set(index.image_id[pipeline.training_numbers(changed, index)].tolist()) == full
+    ids = [
+        b
+        for batch in batches(pipeline.train_input(changed, data_dir, Shard(), 4), 6)
+        for b in batch["image_id"]
     ]
-    assert set(seen) <= full
+    assert set(ids) <= full
 
 
 # -- bad data -------------------------------------------------------------------------------------------------------
@@ -247,8 +249,8 @@ def test_objects_without_an_area_are_counted_and_an_evaluation_refuses_them(tmp_
     tfrecords.write(path, [example.SerializeToString() for example in serialized])
     pipeline.check(config, tmp_path)
     image = content["images"][2]["id"]
-    told = capsys.readouterr().err
-    assert f"1 training objects whose box has no area are left out, in image {image} for one" in told
+    message = capsys.readouterr().err
+    assert f"1 training objects whose box has no area are left out, in image {image} for one" in message
     bad = next(a for a in content["annotations"] if a["image_id"] == image)
     bad["bbox"][3] = 0
     (tmp_path / "instances_val2017.json").write_text(json.dumps(content))
@@ -331,10 +333,10 @@ def test_a_truncated_index_is_made_anew(tmp_path, part):
 def test_an_index_with_a_damaged_array_is_made_anew(tmp_path, damaged):
     broken(tmp_path, lambda content, encoded: None)
     files = tfrecords.list_files(tmp_path, "train-*", "")
-    first, kept = coco_index.read(files), tmp_path / "train.index.npz"
-    content = bytearray(kept.read_bytes())
+    first, index_file = coco_index.read(files), tmp_path / "train.index.npz"
+    content = bytearray(index_file.read_bytes())
     content[content.index(f"{damaged}.npy".encode()) + 150] ^= 0xFF
-    kept.write_bytes(content)
+    index_file.write_bytes(content)
     coco_index._read.cache_clear()
     assert coco_index.read(files).offset.tolist() == first.offset.tolist()
 
@@ -348,16 +350,16 @@ def test_grouping_gives_each_example_once_an_epoch_and_can_be_entered_anywhere(e
     grouping = coco_index.Grouping(groups, batch, seed=3)
     stream = grouping.batches(Shard())
     whole = [next(stream) for _ in range(max(60, 4 * examples // batch))]
-    seen = set()
+    pairs_so_far = set()
     for actual in whole:
         assert (groups[actual.examples] == actual.group).all() and len(actual.examples) == batch
         pairs = set(zip(actual.epochs.tolist(), actual.examples.tolist()))
-        assert len(pairs) == batch and not pairs & seen
-        seen |= pairs
-    done = {e for e, _ in seen if e < min(whole[-1].epochs.min(), whole[-2].epochs.min()) - 1}
+        assert len(pairs) == batch and not pairs & pairs_so_far
+        pairs_so_far |= pairs
+    done = {e for e, _ in pairs_so_far if e < min(whole[-1].epochs.min(), whole[-2].epochs.min()) - 1}
     assert done
     for epoch in done:
-        assert {x for e, x in seen if e == epoch} == set(range(examples))
+        assert {x for e, x in pairs_so_far if e == epoch} == set(range(examples))
     for start in (1, 17, 50):
         again = grouping.batches(Shard(), start)
         for expected in whole[start : start + 8]:

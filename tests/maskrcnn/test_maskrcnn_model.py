@@ -29,12 +29,12 @@ layers = tf_keras.layers
 @functools.cache
 def network(**changes) -> model.MaskRCNN:
     config = small.config(**changes)
-    found = model.build(config, Single(), precision(config.precision))
-    small.randomize(found.trainable_variables)
-    return found
+    result = model.build(config, Single(), precision(config.precision))
+    small.randomize(result.trainable_variables)
+    return result
 
 
-def named(net: tf.Module) -> dict[str, tf_keras.layers.Layer]:
+def layers_by_name(net: tf.Module) -> dict[str, tf_keras.layers.Layer]:
     """The layers that own weights, by name."""
     owns = (layers.Conv2D, layers.Conv2DTranspose, layers.Dense, SyncBatchNorm)
     return {layer.name: layer for layer in net.submodules if isinstance(layer, owns)}
@@ -50,7 +50,7 @@ def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
 
     def conv_norm(x, filters, size, stride, conv_name, norm_name):
         x = conv(x, filters, size, stride, False, conv_name)
-        return layers.BatchNormalization(epsilon=1e-4, name=norm_name, **kinds)(x)
+        return layers.BatchNormalization(epsilon=1e-5, name=norm_name, **kinds)(x)
 
     def relu(x):
         return layers.Activation("relu", **kinds)(x)
@@ -85,7 +85,7 @@ def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
     pad = layers.ZeroPadding2D(1, **kinds)
     hidden = layers.Conv2D(config.sizes.fpn_channels, 3, activation="relu", name="rpn", **kinds)
     score, box = layers.Conv2D(3, 1, name="rpn_score", **kinds), layers.Conv2D(12, 1, name="rpn_box", **kinds)
-    seen = [hidden(pad(x)) for x in [*maps, p6]]
+    maps_in = [hidden(pad(x)) for x in [*maps, p6]]
 
     def by_shape(x, width: int):
         """[b, y, x, 3 * width] to [b, 3 * y * x, width]: all positions of the first shape of anchors, ..."""
@@ -93,13 +93,13 @@ def stock(config: Config, shape: tuple[int, int]) -> tf_keras.Model:
         return layers.Reshape([-1, width], **kinds)(layers.Permute([3, 1, 2, 4], **kinds)(x))
 
     flat = layers.Reshape([-1], **kinds)
-    logits = [flat(by_shape(score(x), 1)) for x in seen]
-    return tf_keras.Model(images, (maps, logits, [by_shape(box(x), 4) for x in seen]))
+    logits = [flat(by_shape(score(x), 1)) for x in maps_in]
+    return tf_keras.Model(images, (maps, logits, [by_shape(box(x), 4) for x in maps_in]))
 
 
 def copied(ours: tf.Module, theirs: tf_keras.Model) -> list[tuple[tf.Variable, tf.Variable]]:
     """Copies our layers' weights and moments to the stock layers by name; returns the pairs of weights."""
-    mine, pairs, rng = named(ours), [], np.random.default_rng(5)
+    mine, pairs, rng = layers_by_name(ours), [], np.random.default_rng(5)
     for layer in theirs.layers:
         if not layer.weights:
             continue
@@ -163,21 +163,21 @@ def relu(x: np.ndarray) -> np.ndarray:
 
 def test_box_head_equals_numpy():
     net = network()
-    part = {k: [w.numpy() for w in v.weights] for k, v in named(net.box_head).items()}
+    part = {k: [w.numpy() for w in v.weights] for k, v in layers_by_name(net.box_head).items()}
     crops = np.random.default_rng(2).normal(size=[2, 3, 7, 7, 4])
     logits, codes = net.box_head(tf.constant(crops))
     x = crops.reshape(6, -1)
     for name in ("box_fc1", "box_fc2"):
         x = relu(x @ part[name][0] + part[name][1])
     assert logits.shape == (2, 3, 4) and codes.shape == (2, 3, 4, 4)
-    for found, name in ((logits, "box_score"), (codes, "box_code")):
+    for output, name in ((logits, "box_score"), (codes, "box_code")):
         expected = x @ part[name][0] + part[name][1]
-        np.testing.assert_allclose(np.reshape(found, expected.shape), expected, rtol=1e-8)
+        np.testing.assert_allclose(np.reshape(output, expected.shape), expected, rtol=1e-8)
 
 
 def test_mask_head_equals_numpy():
     net = network()
-    part = {k: [w.numpy() for w in v.weights] for k, v in named(net.mask_head).items()}
+    part = {k: [w.numpy() for w in v.weights] for k, v in layers_by_name(net.mask_head).items()}
     crops = np.random.default_rng(3).normal(size=[2, 3, 4, 4, 4])
     actual = net.mask_head(tf.constant(crops))
     x = crops.reshape(6, 4, 4, 4)
@@ -217,7 +217,7 @@ def full_size(**changes) -> Config:
 
 
 def test_full_size_network_has_the_counted_parameters_and_anchors():
-    config = full_size(batch_norm="span", freeze=False)
+    config = full_size(batch_norm="span")
     net = model.build(config, Single(), precision("fp32"))
     # ResNet-50 has 25,557,032 (docs/sources.md, mlperf 2), of which 2048 * 1000 + 1000 in its classifier.
     resnet = 25557032 - 2049000
@@ -235,7 +235,7 @@ def test_full_size_network_has_the_counted_parameters_and_anchors():
     norms = [layer for layer in net.submodules if isinstance(layer, SyncBatchNorm)]
     scales = 2 * sum(int(layer.gamma.shape[0]) for layer in norms)
     assert (len(norms), scales) == (53, 53120)
-    frozen = [v for name, v in named(net).items() if name == "conv1" or name.startswith("layer1.")]
+    frozen = [v for name, v in layers_by_name(net).items() if name == "conv1" or name.startswith("layer1.")]
     frozen = [v.kernel for v in frozen if isinstance(v, layers.Conv2D)]
     assert len(frozen) == 11 and sum(np.prod(v.shape) for v in frozen) == stem_and_stage == 222400
     assert forward_macs(net) > 200e9
@@ -251,7 +251,7 @@ def test_outputs_of_the_proposal_network_are_in_the_order_of_the_anchors():
     for y, x, (a, (h, w)) in itertools.product(range(4), range(6), enumerate(PYRAMID_ASPECTS)):
         sides = [scale * stride * h, scale * stride * w]
         cells[0, y, x, 4 * a : 4 * a + 4] = [stride * (y + 0.5), stride * (x + 0.5), *sides]
-    expected = model.anchors(full_size(anchor_scale=scale), height, width)[2]
+    expected = model.anchors(full_size(), height, width)[2]
     np.testing.assert_allclose(heads.Flat([4], dtype="float64")(cells)[0], expected, rtol=1e-12)
     np.testing.assert_allclose(
         heads.Flat([], dtype="float64")(cells[..., 1::4])[0], expected[:, 1], rtol=1e-12
@@ -259,10 +259,12 @@ def test_outputs_of_the_proposal_network_are_in_the_order_of_the_anchors():
 
 
 def test_frozen_parts_have_no_gradient_at_all():
-    net = network(batch_norm="frozen", freeze=True)
+    net = network(batch_norm="frozen")
     trained = {v.ref() for v in net.trainable_variables}
-    frozen = [named(net)["conv1"].kernel]
-    frozen += [v.kernel for k, v in named(net).items() if k.startswith("layer1.") and hasattr(v, "kernel")]
+    frozen = [layers_by_name(net)["conv1"].kernel]
+    frozen += [
+        v.kernel for k, v in layers_by_name(net).items() if k.startswith("layer1.") and hasattr(v, "kernel")
+    ]
     norms = [layer for layer in net.submodules if isinstance(layer, SyncBatchNorm)]
     assert len(frozen) == 11 and len(norms) == 53
     frozen += [v for layer in norms if layer.name == "bn1" or "layer1." in layer.name for v in layer.weights]
@@ -286,7 +288,7 @@ def test_frozen_parts_have_no_gradient_at_all():
 
 def test_a_gpu_s_first_stage_equals_the_plain_one(monkeypatch):
     """With frozen batch norm folded into the convolutions: outputs and gradients in float64."""
-    net = network(batch_norm="frozen", freeze=True)
+    net = network(batch_norm="frozen")
     norms = [layer for layer in net.submodules if isinstance(layer, SyncBatchNorm)]
     assert all(norm.in_convolution for norm in norms)
     small.randomize([v for norm in norms for v in (norm.gamma, norm.beta, norm.merged_mean)])
@@ -295,10 +297,10 @@ def test_a_gpu_s_first_stage_equals_the_plain_one(monkeypatch):
     def step():
         with tf.GradientTape() as tape:
             features = net.features(images, training=True)
-            found = [*features.maps, *features.logits, *features.codes]
-            total = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in found])
+            outputs = [*features.maps, *features.logits, *features.codes]
+            total = tf.add_n([tf.reduce_sum(tf.sin(x)) for x in outputs])
         gradients = tape.gradient(total, net.trainable_variables, unconnected_gradients="zero")
-        return found, [gpu_forms.in_weight_layout(net.replicas, g) for g in gradients]
+        return outputs, [gpu_forms.in_weight_layout(net.replicas, g) for g in gradients]
 
     plain = tf.nest.flatten(step())
     monkeypatch.setattr(Single, "platform", "NVIDIA H200")
@@ -324,18 +326,18 @@ def test_bf16_computes_convolutions_in_bf16_and_the_rest_in_fp32():
     assert {x.dtype for x in features.maps} == {tf.bfloat16}
     assert {x.dtype for x in [*features.logits, *features.codes]} == {tf.float32}
     regions = tf.constant(np.tile([[[0.0, 0, 30, 40], [5, 5, 64, 100]]], [2, 1, 1]), tf.float32)
-    found = net.heads(features.maps, regions, regions[:, :1], tf.ones([2, 1], tf.int32))
-    assert {x.dtype for x in found} == {tf.float32}
+    outputs = net.heads(features.maps, regions, regions[:, :1], tf.ones([2, 1], tf.int32))
+    assert {x.dtype for x in outputs} == {tf.float32}
     assert {v.dtype for v in net.trainable_variables} == {tf.float32}
 
 
 def test_a_published_backbone_is_read_frozen_or_not(tmp_path):
     arrays = published("resnet50", 2)
     np.savez(tmp_path / "resnet50.npz", **arrays)
-    net = network(batch_norm="frozen", freeze=True)
+    net = network(batch_norm="frozen")
     # 53 convolutions with a batch norm each, whose moments are kept twice: moving and merged.
     assert backbone.load(net, tmp_path / "resnet50.npz", Single()) == 53 * (1 + 2 + 4)
-    mine = named(net)
+    mine = layers_by_name(net)
     for name in ("conv1", "layer1.0.conv2", "layer4.2.conv3", "layer3.0.downsample.0"):
         np.testing.assert_array_equal(mine[name].kernel, arrays[f"{name}.weight"].transpose(2, 3, 1, 0))
     for name in ("bn1", "layer2.3.bn2", "layer4.0.downsample.1"):
@@ -346,11 +348,11 @@ def test_a_published_backbone_is_read_frozen_or_not(tmp_path):
         backbone.load(net, tmp_path / "wide.npz", Single())
 
 
-@pytest.mark.parametrize(("geometry", "kind"), [("google", "fan_avg"), ("nvidia", "fan_in")])
-def test_the_pyramid_and_the_box_head_start_as_in_google_s_code_or_as_in_the_reference(geometry, kind):
+@pytest.mark.parametrize(("name", "kind"), [("google", "fan_avg"), ("nvidia", "fan_in")])
+def test_the_pyramid_and_the_box_head_start_as_in_google_s_code_or_as_in_the_reference(name, kind):
     """PyTorch's kaiming_uniform with a = 1 is uniform in +-sqrt(3 / fan-in); TensorFlow's default takes both fans."""
-    net = model.build(small.config(geometry=geometry, head_units=48), Single(), precision("fp64"))
-    seen = 0
+    net = model.build(small.config(implementation=name, head_units=48), Single(), precision("fp64"))
+    count = 0
     for variable in net.trainable_variables:
         shape = variable.shape
         # A 1x1 convolution of the pyramid, and the box head's first layer.
@@ -362,5 +364,5 @@ def test_the_pyramid_and_the_box_head_start_as_in_google_s_code_or_as_in_the_ref
         bound = np.sqrt(3 / (fans[0] if kind == "fan_in" else np.mean(fans)))
         largest = np.abs(variable.numpy()).max()
         assert 0.9 * bound < largest <= bound, variable.name
-        seen += 1
-    assert seen >= 2
+        count += 1
+    assert count >= 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import shared_input
@@ -43,7 +43,6 @@ def config_of(replicas: int, partitions: int, **changes) -> Config:
         partitions=partitions,
         # The span is equal for one replica and groups of four, because losses are means over a replica's images.
         batch_norm_span=2,
-        padded_size=WIDE,
         long_side=192,
         **changes,
     )
@@ -65,11 +64,11 @@ def step(config: Config, replicas, shape, weights=None) -> tuple[list, list, flo
     arrays = small.batch(config, shape, seed=8)
     data = tf.data.Dataset.from_tensors(arrays).repeat()
     batches = iter(replicas.dataset(shared_input(lambda s: data, config.partitions, replicas)))
-    train_step = make_train_step(task, state, Clock.of(config))
-    found = float(replicas.sum(replicas.run(train_step, (next(batches), tf.constant(0, tf.int64)))))
+    train_step = make_train_step(task, state, RunLength.of(config))
+    loss_sum = float(replicas.sum(replicas.run(train_step, (next(batches), tf.constant(0, tf.int64)))))
     # After a first step the momentum is the gradient.
     slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
-    return weights, slots, found
+    return weights, slots, loss_sum
 
 
 @functools.cache
@@ -88,30 +87,30 @@ E2E = pytest.mark.e2e
 def test_loss_and_gradients_are_those_of_whole_images(partitions, shape):
     """Backbone, pyramid and proposals are split by rows; replicas of a group share boxes and masks out."""
     weights, gradients, expected = whole(shape)
-    _, found, other = step(config_of(partitions, partitions), Mirrored(partitions), shape, weights)
+    _, values, other = step(config_of(partitions, partitions), Mirrored(partitions), shape, weights)
     assert other == pytest.approx(expected, rel=1e-8)
-    assert len(found) == len(gradients)
-    for a, b in zip(found, gradients, strict=True):
+    assert len(values) == len(gradients)
+    for a, b in zip(values, gradients, strict=True):
         assert np.linalg.norm(a - b) <= 1e-8 * max(np.linalg.norm(b), 1e-3)
 
 
 @pytest.mark.e2e
 def test_frozen_parts_too():
-    changes = {"batch_norm": "frozen", "freeze": True}
+    changes = {"batch_norm": "frozen"}
     weights, gradients, expected = whole(WIDE, **changes)
-    _, found, other = step(config_of(2, 2, **changes), Mirrored(2), WIDE, weights)
+    _, values, other = step(config_of(2, 2, **changes), Mirrored(2), WIDE, weights)
     assert other == pytest.approx(expected, rel=1e-8)
-    for a, b in zip(found, gradients, strict=True):
+    for a, b in zip(values, gradients, strict=True):
         assert np.linalg.norm(a - b) <= 1e-8 * max(np.linalg.norm(b), 1e-3)
 
 
 @pytest.mark.parametrize("partitions, slices", [(1, 1), (2, 1), (4, 2), (8, 2)])
 def test_at_most_four_replicas_of_a_group_compute_the_second_stage(monkeypatch, partitions, slices):
     """Two of eight for boxes, two for masks: "up to four different cores" (section 3 of the pods paper)."""
-    given = []
+    arguments = []
 
     def branches(replicas, functions, groups):
-        given.append(len(functions))
+        arguments.append(len(functions))
         return [function() for function in functions]
 
     monkeypatch.setattr(model, "branches", branches)
@@ -124,7 +123,7 @@ def test_at_most_four_replicas_of_a_group_compute_the_second_stage(monkeypatch, 
     )
     network._mask_slices = functools.partial(model.MaskRCNN._mask_slices, network)
     regions, classes = tf.random.uniform([1, 10, 4]), tf.zeros([1, 10], tf.int32)
-    found = model.MaskRCNN.heads(network, [], regions, regions, classes)
-    assert given == [2 * slices]
-    np.testing.assert_array_equal(found[0], regions)
-    np.testing.assert_array_equal(found[2], regions)
+    outputs = model.MaskRCNN.heads(network, [], regions, regions, classes)
+    assert arguments == [2 * slices]
+    np.testing.assert_array_equal(outputs[0], regions)
+    np.testing.assert_array_equal(outputs[2], regions)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config import overrides as configs
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.detection import convert, drawing, masks
 from common.distributed.replicas.base import Shard
 from common.distributed.replicas.single import Single
@@ -66,9 +65,9 @@ def oracle(content: dict, padding: int = 4) -> dict[str, np.ndarray]:
 
 def test_an_oracle_reaches_both_targets(truth):
     folder, content = truth
-    found = Task(PRESETS["cpu-tiny"], str(folder)).quality({}, oracle(content))
-    assert found.value == {"BBOX": pytest.approx(1.0), "SEGM": pytest.approx(1.0)} and found.reached
-    assert found.details["SEGM_AP75"] == pytest.approx(1.0)
+    quality = Task(PRESETS["cpu-tiny"], str(folder)).quality({}, oracle(content))
+    assert quality.value == {"BBOX": pytest.approx(1.0), "SEGM": pytest.approx(1.0)} and quality.reached
+    assert quality.details["SEGM_AP75"] == pytest.approx(1.0)
 
 
 def test_both_targets_must_be_met_by_one_evaluation(truth):
@@ -76,8 +75,8 @@ def test_both_targets_must_be_met_by_one_evaluation(truth):
     task = Task(PRESETS["cpu-tiny"], str(folder))
     arrays = oracle(content)
     arrays["masks"] = 1 - arrays["masks"]
-    found = task.quality({}, arrays)
-    assert found.value["BBOX"] == pytest.approx(1.0) and found.value["SEGM"] < 0.1 and not found.reached
+    quality = task.quality({}, arrays)
+    assert quality.value["BBOX"] == pytest.approx(1.0) and quality.value["SEGM"] < 0.1 and not quality.reached
     arrays = oracle(content)
     # Another box around the same pixels.
     arrays["boxes"][:, :, 2:] += 0.4
@@ -121,7 +120,7 @@ def test_photographs_train_and_are_evaluated(tmp_path):
     task, replicas, policy = Task(config, str(tmp_path)), Single(), precision("fp32")
     check_all(task)
     state = State(task, replicas, policy)
-    train = tf.function(make_train_step(task, state, Clock.of(config)), autograph=False)
+    train = tf.function(make_train_step(task, state, RunLength.of(config)), autograph=False)
     evaluate = tf.function(make_eval_step(task, state), autograph=False)
 
     def static(batch: dict) -> dict:
@@ -135,8 +134,8 @@ def test_photographs_train_and_are_evaluated(tmp_path):
     outputs = [evaluate(static(batch))[1] for batch in task.eval_input(Shard(), 20)]
     arrays = {name: np.concatenate([o[name] for o in outputs]) for name in outputs[0]}
     assert len(arrays["weight"]) == 120 and arrays["weight"].sum() == 100
-    found = task.quality({}, arrays)
-    assert all(0 <= value < 0.1 for value in found.value.values())
+    quality = task.quality({}, arrays)
+    assert all(0 <= value < 0.1 for value in quality.value.values())
 
 
 NAMES = list(PRESETS)
@@ -145,20 +144,17 @@ NAMES = list(PRESETS)
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("tpu-v3", "tpu-v4"))])
 def test_every_block_is_an_epoch(name: str) -> None:
     """16, 20 or 30 epochs of 924 or 462 steps (docs/sources.md, mlperf 1.3)."""
-    config, clock = PRESETS[name], Clock.of(PRESETS[name])
-    assert clock.steps_per_block == 924 * 128 // config.global_batch_size
-    assert clock.train_steps == config.train_epochs * clock.steps_per_block
-    blocks = list(clock.blocks())
+    config, run_length = PRESETS[name], RunLength.of(PRESETS[name])
+    assert run_length.steps_per_block == 924 * 128 // config.global_batch_size
+    assert run_length.train_steps == config.train_epochs * run_length.steps_per_block
+    blocks = list(run_length.intervals())
     assert [block.last_epoch for block in blocks] == list(range(1, len(blocks) + 1))
     assert config.freeze and config.batch_norm == "frozen" and config.batch_norm_epsilon == 1e-4
 
 
 def test_cpu_tiny_s_rate_is_that_of_seven_epochs_whatever_its_length() -> None:
     def rates(config: Config) -> list[float]:
-        clock = Clock.of(config)
-        rate = schedules.learning_rate(
-            config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
-        )
+        rate = schedules.run_learning_rate(config, RunLength.of(config))
         return rate(tf.range(2500, dtype=tf.int64)).numpy().tolist()
 
     config = PRESETS["cpu-tiny"]
@@ -190,12 +186,6 @@ def test_rows_of_gpus_have_the_reference_s_losses_and_initial_values() -> None:
     """NVIDIA's rates belong to them: NV7 maskrcnn_benchmark/modeling/rpn/loss.py, roi_heads/box_head/loss.py."""
     for name, config in PRESETS.items():
         gpu = name.startswith(("v100", "dgx", "h100", "h200", "b200"))
-        assert config.loss_divisors == ("sampled" if gpu else "positives"), name
-        assert config.uniform_initializer == ("fan_in" if gpu else "fan_avg"), name
-        assert config.rpn_inside == gpu, name
-
-
-def test_a_span_that_does_not_group_is_one_line() -> None:
-    config = configs.override(PRESETS["cpu-tiny"], "batch_norm_span", "3")
-    with pytest.raises(UserError, match="config.batch_norm_span=3 does not group 1 replicas of 4 images"):
-        config.validate()
+        assert config.details.loss_divisors == ("sampled" if gpu else "positives"), name
+        assert config.details.uniform_initializer == ("fan_in" if gpu else "fan_avg"), name
+        assert config.details.rpn_inside == gpu, name

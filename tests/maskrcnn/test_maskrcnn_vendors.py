@@ -19,14 +19,14 @@ from maskrcnn.presets import PRESETS
 from tests import differences
 from tests.maskrcnn import small
 
-NVIDIA = small.config(geometry="nvidia", rpn_batch=10**6)
-GOOGLE = small.config(geometry="google")
+NVIDIA = small.config(implementation="nvidia", rpn_batch=10**6)
+GOOGLE = small.config(implementation="google")
 
 
-def test_each_row_has_the_geometry_of_its_vendor() -> None:
+def test_each_row_has_the_details_of_its_vendor() -> None:
     for name, config in PRESETS.items():
         vendor = {"tpu": "google", "cpu": "plain"}.get(name[:3], "nvidia")
-        assert config.geometry == vendor, name
+        assert config.implementation == config.details.geometry == vendor, name
         assert config.roi_samples == (1 if config.ruleset == "0.6.0" else 2), name  # G6 architecture 1145.
 
 
@@ -66,8 +66,8 @@ def test_nvidia_s_anchors() -> None:
     ours = model.anchors(config, 832, 1344)
     assert ours[0][0].tolist() == [1.5, 1.5, 32, 32] and sorted(ours[0][-1][2:]) == [24, 48]
     for level, anchors in enumerate(ours, 2):
-        wanted = nvidia_anchors(832, 1344, 2**level).reshape(-1, 4)
-        np.testing.assert_allclose(in_pixels(anchors), wanted, atol=1e-9)
+        expected = nvidia_anchors(832, 1344, 2**level).reshape(-1, 4)
+        np.testing.assert_allclose(in_pixels(anchors), expected, atol=1e-9)
 
 
 def nvidia_overlap(a: np.ndarray, b: np.ndarray) -> float:
@@ -151,19 +151,21 @@ def test_nvidia_s_regions_and_detections() -> None:
         owner = int(np.argmax(overlaps))
         assert regions.classes[0, i] == (4 + owner if max(overlaps) >= 0.5 else 0)
         if max(overlaps) >= 0.5:
-            wanted = nvidia_code(objects[owner] - last, box) * [10, 10, 5, 5]
-            differences.hold("maskrcnn/dgx-1", "targets", np.abs(regions.codes[0, i] - wanted).max())
+            expected = nvidia_code(objects[owner] - last, box) * [10, 10, 5, 5]
+            differences.hold("maskrcnn/dgx-1", "targets", np.abs(regions.codes[0, i] - expected).max())
     scores, ranked = rng.random([120, 2]), []
     for c in range(2):
-        kept: list = []
+        survivors: list = []
         for i in np.argsort(-scores[:, c]):
-            if scores[i, c] > 0.05 and all(nvidia_overlap(pool[i], pool[j]) <= 0.5 for j in kept):
-                kept.append(i)
-        ranked += [(scores[i, c], c + 1, proposals[i]) for i in kept]
+            if scores[i, c] > 0.05 and all(nvidia_overlap(pool[i], pool[j]) <= 0.5 for j in survivors):
+                survivors.append(i)
+        ranked += [(scores[i, c], c + 1, proposals[i]) for i in survivors]
     ranked = sorted(ranked, key=lambda one: -one[0])[:100]
-    shown = nms.per_class(tf.constant(proposals[None, :120]), tf.constant(scores[None]), 0.05, 0.5, 120, 100)
-    np.testing.assert_array_equal(shown.classes[0][: len(ranked)], [c for _, c, _ in ranked])
-    apart = np.abs(shown.boxes[0][: len(ranked)] - [box for *_, box in ranked]).max()
+    detections = nms.per_class(
+        tf.constant(proposals[None, :120]), tf.constant(scores[None]), 0.05, 0.5, 120, 100
+    )
+    np.testing.assert_array_equal(detections.classes[0][: len(ranked)], [c for _, c, _ in ranked])
+    apart = np.abs(detections.boxes[0][: len(ranked)] - [box for *_, box in ranked]).max()
     differences.hold("maskrcnn/dgx-1", "evaluation", apart)
 
 
@@ -220,11 +222,11 @@ def plain_overlap(a: np.ndarray, b: np.ndarray) -> float:
 
 def suppressed(ranked: list, threshold: float) -> list:
     """[(score, box, ...)], best first, without those that overlap a better one by `threshold` or more."""
-    chosen: list = []
+    picks: list = []
     for one in ranked:
-        if all(plain_overlap(one[1], other[1]) < threshold for other in chosen):
-            chosen.append(one)
-    return chosen
+        if all(plain_overlap(one[1], other[1]) < threshold for other in picks):
+            picks.append(one)
+    return picks
 
 
 def test_google_s_anchors_are_matched_as_there() -> None:
@@ -245,8 +247,8 @@ def test_google_s_anchors_are_matched_as_there() -> None:
     for i in positive.nonzero()[0]:
         box, sides = objects[owner[i]], anchors[i, 2:]
         middle = ((box[:2] + box[2:]) / 2 - anchors[i, :2]) / sides
-        wanted = np.concatenate([middle, np.log((box[2:] - box[:2]) / sides)])
-        differences.hold("maskrcnn/tpu-v4-128", "targets", np.abs(targets.codes[0, i] - wanted).max())
+        expected = np.concatenate([middle, np.log((box[2:] - box[:2]) / sides)])
+        differences.hold("maskrcnn/tpu-v4-128", "targets", np.abs(targets.codes[0, i] - expected).max())
 
 
 def test_google_s_proposals() -> None:
@@ -255,10 +257,10 @@ def test_google_s_proposals() -> None:
     anchors = model.anchors(config, 64, 128)
     logits = [rng.normal(size=[1, len(a)]) for a in anchors]
     codes = [rng.normal(size=[1, len(a), 4]) * [1, 1, 1, 3] for a in anchors]
-    info, found = np.array([60.0, 120, 0.4]), []
+    info, proposals = np.array([60.0, 120, 0.4]), []
     small_ones = outside = 0
     for scores, level, centers in zip(logits, codes, anchors):
-        order, kept = np.argsort(-scores[0], kind="stable")[:40], []
+        order, boxes = np.argsort(-scores[0], kind="stable")[:40], []
         for i in order:
             corners = np.concatenate(
                 [centers[i, :2] - centers[i, 2:] / 2, centers[i, :2] + centers[i, 2:] / 2]
@@ -269,16 +271,16 @@ def test_google_s_proposals() -> None:
             outside += (middle >= info[:2]).any()
             small_ones += (sides > 0).all() and (sides < 1 / info[2]).any()
             if (sides >= 1 / info[2]).all() and (middle < info[:2]).all():
-                kept.append((scores[0, i], box))
-        found += suppressed(kept, 0.7)
-    found = sorted(found, key=lambda one: -one[0])[:30]
+                boxes.append((scores[0, i], box))
+        proposals += suppressed(boxes, 0.7)
+    proposals = sorted(proposals, key=lambda one: -one[0])[:30]
     tensors = [tf.constant(x) for x in logits], [tf.constant(x) for x in codes]
     ours = rpn.propose(*tensors, anchors, tf.constant(info[None]), 40, 30, 0.7, "google")
     assert (
         small_ones and not outside
     )  # The clipping leaves no center outside, so that test of theirs never fails.
-    assert ours.valid.numpy().sum() == len(found)
-    np.testing.assert_allclose(ours.boxes[0][: len(found)], [box for _, box in found], atol=1e-9)
+    assert ours.valid.numpy().sum() == len(proposals)
+    np.testing.assert_allclose(ours.boxes[0][: len(proposals)], [box for _, box in proposals], atol=1e-9)
 
 
 def test_google_s_codes_of_regions_and_boxes_of_detections() -> None:
@@ -295,9 +297,9 @@ def test_google_s_codes_of_regions_and_boxes_of_detections() -> None:
         box, target = regions.boxes[0, i].numpy(), objects[0, int(regions.index[0, i])]
         sides, reference = target[2:] - target[:2] + 1, box[2:] - box[:2] + 1
         offset = (target[:2] + sides / 2 - box[:2] - reference / 2) / reference
-        wanted = np.concatenate([offset, np.log(sides / reference)]) * weights
-        np.testing.assert_allclose(regions.codes[0, i], wanted, atol=1e-9)
-        codes[0, i, 1] = wanted
+        expected = np.concatenate([offset, np.log(sides / reference)]) * weights
+        np.testing.assert_allclose(regions.codes[0, i], expected, atol=1e-9)
+        codes[0, i, 1] = expected
         codes[0, i, 2] = [8, -6, 1, 2]
     decoded = detect.boxes_of(
         tf.constant(codes), regions.boxes, tf.constant([[*size, 1.0]]), "google"
@@ -316,24 +318,24 @@ def test_google_s_detections_are_of_the_best_pairs_of_all_classes() -> None:
     boxes = np.concatenate([np.repeat(low, 6, 1), low + rng.uniform(5, 40, [40, 6, 2])], -1)
     scores = rng.random([40, 6])
     pairs = sorted(np.ndindex(40, 6), key=lambda pair: -scores[pair])[:50]
-    found = []
+    detections = []
     for c in range(6):
         ranked = [(scores[n, c], boxes[n, c], c + 1) for n, k in pairs if k == c and scores[n, c] > 0.05]
-        found += suppressed(ranked, 0.5)
-    found = sorted(found, key=lambda one: -one[0])[:100]
+        detections += suppressed(ranked, 0.5)
+    detections = sorted(detections, key=lambda one: -one[0])[:100]
     ours = nms.per_class(tf.constant(boxes[None]), tf.constant(scores[None]), 0.05, 0.5, 40, 100, 50)
-    assert ours.valid.numpy().sum() == len(found) < 50
-    np.testing.assert_array_equal(ours.classes[0][: len(found)], [c for _, _, c in found])
-    apart = np.abs(ours.boxes[0][: len(found)] - [box for _, box, _ in found]).max()
+    assert ours.valid.numpy().sum() == len(detections) < 50
+    np.testing.assert_array_equal(ours.classes[0][: len(detections)], [c for _, _, c in detections])
+    apart = np.abs(ours.boxes[0][: len(detections)] - [box for _, box, _ in detections]).max()
     differences.hold("maskrcnn/tpu-v4-128", "evaluation", apart)
     all_of_them = nms.per_class(tf.constant(boxes[None]), tf.constant(scores[None]), 0.05, 0.5, 40, 100)
-    assert all_of_them.valid.numpy().sum() > len(found)
+    assert all_of_them.valid.numpy().sum() > len(detections)
 
 
 @pytest.mark.parametrize(("geometry", "levels"), [("plain", 4), ("google", 5)])
 def test_google_s_regions_use_level_6(geometry: str, levels: int) -> None:
     """mask_rcnn_architecture.py 1115-1125: levels up to the largest of the features, 6."""
-    config = small.config(geometry=geometry, roi_samples=1 if geometry == "google" else 2)
+    config = small.config(implementation=geometry, roi_samples=1 if geometry == "google" else 2)
     net = model.build(config, Single(), precision("fp64"))
     images = tf.random.stateless_uniform([2, 64, 128, 3], [1, 2])
     maps = net.features(images, training=False).maps
@@ -341,17 +343,17 @@ def test_google_s_regions_use_level_6(geometry: str, levels: int) -> None:
     assert int(roi_align.level_of(tf.constant([0.0, 0, 900, 900]), 2, 1 + levels)) == 1 + levels
     boxes = tf.constant([[[4.0, 6, 40, 70]]], tf.float64)
     features = dict(enumerate([x[:1] for x in maps], 2))
-    wanted = roi_align.roi_align(features, boxes, 7, config.roi_samples)
-    np.testing.assert_allclose(net.crops[0]([x[:1] for x in maps], boxes), wanted)
+    expected = roi_align.roi_align(features, boxes, 7, config.roi_samples)
+    np.testing.assert_allclose(net.crops[0]([x[:1] for x in maps], boxes), expected)
     batch = small.tensors(small.batch(config, (64, 128)))
     anchors, info = model.anchors(config, 64, 128), batch["image_info"]
     features = net.features(batch["image"], training=False)
     regions = rpn.propose(features.logits, features.codes, anchors, info, 30, 20, 0.7, geometry)
-    said = net.heads(features.maps, regions.boxes)
-    codes = detect.boxes_of(said.codes, regions.boxes, info, geometry)
-    scores = detect.scores_of(said.logits, regions.valid)
+    outputs = net.heads(features.maps, regions.boxes)
+    codes = detect.boxes_of(outputs.codes, regions.boxes, info, geometry)
+    scores = detect.scores_of(outputs.logits, regions.valid)
     pairs = 20 if geometry == "google" else 0
-    wanted = nms.per_class(codes, scores, config.score_threshold, 0.5, 20, 12, pairs)
-    found = detect.detect(net, batch, config)
-    np.testing.assert_allclose(found["boxes"], wanted.boxes, atol=1e-6)
-    np.testing.assert_array_equal(found["classes"], wanted.classes)
+    expected = nms.per_class(codes, scores, config.score_threshold, 0.5, 20, 12, pairs)
+    detections = detect.detect(net, batch, config)
+    np.testing.assert_allclose(detections["boxes"], expected.boxes, atol=1e-6)
+    np.testing.assert_array_equal(detections["classes"], expected.classes)

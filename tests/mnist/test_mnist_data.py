@@ -38,10 +38,10 @@ def numbered(count: int) -> pipeline.Arrays:
     return images, (np.arange(count) % 10).astype(np.uint8)
 
 
-def seen(dataset, batches: int) -> np.ndarray:
+def rows(dataset, batches: int) -> np.ndarray:
     """The numbers of the images of the first batches, [batches, b]."""
-    taken = [b["image"].numpy()[:, 0, :2].astype(int) for b in dataset.take(batches)]
-    return np.stack(taken) @ [256, 1]
+    parts = [b["image"].numpy()[:, 0, :2].astype(int) for b in dataset.take(batches)]
+    return np.stack(parts) @ [256, 1]
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -52,8 +52,8 @@ def test_files_are_written_and_read_back_with_the_official_headers(tmp_path, suf
         idx.write(tmp_path / name, array)
     raw = (gzip.open if suffix else open)(tmp_path / names[0], "rb").read()
     assert struct.unpack(">4I", raw[:16]) == (2051, 5, 28, 28) and len(raw) == 16 + 5 * 784
-    for got, want in zip(idx.load(tmp_path, "train"), (images, labels)):
-        np.testing.assert_array_equal(got, want)
+    for actual, want in zip(idx.load(tmp_path, "train"), (images, labels)):
+        np.testing.assert_array_equal(actual, want)
 
 
 def damaged(case: str, data: bytes) -> bytes:
@@ -115,30 +115,30 @@ def test_more_labels_than_images_are_refused(data_dir, tmp_path) -> None:
 
 
 def test_every_epoch_has_every_image_once_and_a_new_order() -> None:
-    order = seen(pipeline.train_input(CONFIG, numbered(103), Shard(), 12, 0), 26).ravel()
+    order = rows(pipeline.train_input(CONFIG, numbered(103), Shard(), 12, 0), 26).ravel()
     first, second = order[:103], order[103:206]
     assert sorted(first) == sorted(second) == list(range(103))
     assert (first != second).any() and (first != np.arange(103)).any()
 
 
 def test_a_stream_entered_at_any_step_goes_on_as_the_whole_one() -> None:
-    whole = seen(pipeline.train_input(CONFIG, numbered(103), Shard(), 12, 0), 40)
+    whole = rows(pipeline.train_input(CONFIG, numbered(103), Shard(), 12, 0), 40)
     for start in (1, 8, 9, 31):
-        rest = seen(pipeline.train_input(CONFIG, numbered(103), Shard(), 12, start), 5)
+        rest = rows(pipeline.train_input(CONFIG, numbered(103), Shard(), 12, start), 5)
         np.testing.assert_array_equal(rest, whole[start : start + 5])
 
 
 def test_any_number_of_replicas_sees_the_same_global_batches() -> None:
-    whole = seen(pipeline.train_input(CONFIG, numbered(103), Shard(), 12, 0), 20)
-    processes = [seen(pipeline.train_input(CONFIG, numbered(103), Shard(i, 3), 4, 0), 20) for i in range(3)]
+    whole = rows(pipeline.train_input(CONFIG, numbered(103), Shard(), 12, 0), 20)
+    processes = [rows(pipeline.train_input(CONFIG, numbered(103), Shard(i, 3), 4, 0), 20) for i in range(3)]
     np.testing.assert_array_equal(np.concatenate(processes, 1), whole)
-    devices = seen(pipeline.train_input(CONFIG, numbered(103), Shard(1, 2), 3, 7), 26)
+    devices = rows(pipeline.train_input(CONFIG, numbered(103), Shard(1, 2), 3, 7), 26)
     np.testing.assert_array_equal(devices.reshape(13, 6), whole[7:20, 6:])
 
 
 def test_seeds_give_orders() -> None:
     orders = [
-        seen(pipeline.train_input(dataclasses.replace(CONFIG, seed=s), numbered(103), Shard(), 12, 0), 3)
+        rows(pipeline.train_input(dataclasses.replace(CONFIG, seed=s), numbered(103), Shard(), 12, 0), 3)
         for s in (0, 0, 1)
     ]
     assert (orders[0] == orders[1]).all() and (orders[0] != orders[2]).any()
@@ -148,9 +148,9 @@ def test_seeds_give_orders() -> None:
 def test_evaluation_counts_every_image_once_in_equal_work(shards) -> None:
     numbers, batches = [], []
     for i in range(shards):
-        taken = list(pipeline.eval_input(CONFIG, numbered(37), Shard(i, shards), 8 // shards))
-        batches.append(len(taken))
-        for b in taken:
+        parts = list(pipeline.eval_input(CONFIG, numbered(37), Shard(i, shards), 8 // shards))
+        batches.append(len(parts))
+        for b in parts:
             real = b["weight"].numpy() > 0
             numbers += list(b["image"].numpy()[real][:, 0, 1])
             assert (b["label"].numpy()[~real] == -1).all()

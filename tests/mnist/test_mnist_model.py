@@ -43,9 +43,8 @@ def results(call, variables) -> list[tf.Tensor]:
     return [logits, *tape.gradient(loss, variables)]
 
 
-@pytest.mark.parametrize(("hoisted", "folded"), [(True, True), (True, False), (False, False)])
-def test_the_lstm_equals_one_of_stock_layers(hoisted, folded) -> None:
-    _, ours = built(lstm_units=16, hoisted=hoisted, folded=folded)
+def test_the_lstm_equals_one_of_stock_layers() -> None:
+    _, ours = built(lstm_units=16)
     images = tf_keras.Input([28, 28], dtype="float64")
     x = tf_keras.layers.TimeDistributed(tf_keras.layers.Dense(16, dtype="float64"), dtype="float64")(images)
     x = tf_keras.layers.LSTM(16, dtype="float64", unroll=True)(x)
@@ -53,8 +52,8 @@ def test_the_lstm_equals_one_of_stock_layers(hoisted, folded) -> None:
     for mine, other in zip(ours.trainable_variables, theirs.trainable_variables, strict=True):
         other.assign(mine)
     pairs = zip(results(ours, ours.trainable_variables), results(theirs, theirs.trainable_variables))
-    for got, want in pairs:
-        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+    for actual, want in pairs:
+        np.testing.assert_allclose(actual, want, rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu"])
@@ -84,9 +83,8 @@ def test_dropout_is_for_training_only() -> None:
 @pytest.mark.parametrize(
     ("changes", "parameters", "macs"),
     [
-        # LEGW 5.1.1: 28 x 128 + 128, a cell kernel of 256 x 512 + 512, 128 x 10 + 10.
-        ({"folded": False}, 136586, 28 * (28 * 128 + 256 * 512) + 1280),
-        # Folded, a row of 28 pixels has one product; that of the two matrices belongs to no example.
+        # LEGW 5.1.1: 28 x 128 + 128, a cell kernel of 256 x 512 + 512, 128 x 10 + 10. A row of 28 pixels has one
+        # product; that of the two matrices belongs to no example.
         ({}, 136586, 28 * (28 + 128) * 512 + 1280),
         # MagmaDNN 3.1, four layers of 528.
         ({"model": "mlp"}, 785 * 528 + 3 * 529 * 528 + 5290, 784 * 528 + 3 * 528 * 528 + 5280),
@@ -96,9 +94,9 @@ def test_dropout_is_for_training_only() -> None:
 )
 def test_describe_counts_the_published_sizes(changes, parameters, macs) -> None:
     config = Config(**changes)
-    said = describe(Task(config, None), hyperparameters(config))
-    assert (said["parameters"], said["forward_macs_per_example"]) == (parameters, macs)
-    assert said["quality_target"] == 0.985 and said["hyperparameters"]["model"] == config.model
+    description = describe(Task(config, None), hyperparameters(config))
+    assert (description["parameters"], description["forward_macs_per_example"]) == (parameters, macs)
+    assert description["quality_target"] == 0.985 and description["hyperparameters"]["model"] == config.model
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +111,9 @@ def losses(data_dir: pathlib.Path, **changes) -> np.ndarray:
     config = dataclasses.replace(
         TINY, train_steps=6, steps_per_block=6, lstm_units=8, hidden_layers=1, hidden_units=8, **changes
     )
-    found = run(Programs(Task(config, str(data_dir)), backends.make(config)))
-    trained = next(e.losses for e in found if hasattr(e, "losses"))
-    return np.array([*trained, next(e.details["loss"] for e in found if hasattr(e, "details"))])
+    outcomes = run(Programs(Task(config, str(data_dir)), backends.make(config)))
+    trained = next(e.losses for e in outcomes if hasattr(e, "losses"))
+    return np.array([*trained, next(e.details["loss"] for e in outcomes if hasattr(e, "details"))])
 
 
 @pytest.mark.parametrize("network", ["lstm", "mlp"])
@@ -143,7 +141,7 @@ def test_equal_seeds_give_equal_runs(data_dir) -> None:
 def test_an_lstm_cut_into_rows_stays_at_chance(data_dir, monkeypatch) -> None:
     """With the deliberate fault only a digit's last row, which is empty, reaches the output."""
     faulty.inject("mnist", "recurrent", monkeypatch.setattr)
-    found = run(Programs(Task(TINY, str(data_dir)), backends.make(TINY)))
-    values = [e.value for e in found if hasattr(e, "value")]
+    outcomes = run(Programs(Task(TINY, str(data_dir)), backends.make(TINY)))
+    values = [e.value for e in outcomes if hasattr(e, "value")]
     assert len(values) == 20 and max(values) < 0.3
-    assert found[-1].status == "aborted"
+    assert outcomes[-1].status == "aborted"

@@ -99,8 +99,8 @@ def test_counts_come_from_the_files(tmp_path, benchmark, fill, counts):
     assert {path: getattr(config, path) for path in counts} == counts
     with pytest.raises(UserError) as raised:
         configured(benchmark, tmp_path, "here", ("num_train_examples", "500"), ("train_epochs", "1"))
-    named = re.findall(r"--config\.(\w+)=(\d+)", str(raised.value))
-    assert named == [("num_train_examples", str(counts["num_train_examples"]))]
+    fields = re.findall(r"--config\.(\w+)=(\d+)", str(raised.value))
+    assert fields == [("num_train_examples", str(counts["num_train_examples"]))]
 
 
 @pytest.mark.parametrize(("benchmark", "fill", "counts"), [("mnist", digits, DIGITS), ("ptb", words, WORDS)])

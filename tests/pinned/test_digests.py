@@ -15,14 +15,17 @@ from common.config.digest import _digested, digest
 
 PATH = pathlib.Path(__file__).with_name("digests.json")
 CHANGES = pathlib.Path(__file__).with_name("digest_changes.json")
-# Removed fields that were `later_field`s, which a digest left out at these defaults.
+# Removed fields that were `added_field`s, which a digest left out at these defaults.
 LATER = {
     "steps_per_execution": 1,
     "frozen_stages": 0,
     "loss_scale_growth_steps": 0,
     "communication.segments": 0,
+    "communication.shard_in_blocks": False,
 }
-LATER |= {"uniform_initializer": "fan_avg", "rpn_inside": False}
+LATER |= {"uniform_initializer": "fan_avg", "rpn_inside": False, "smoothing_over": "all"}
+LATER |= {"geometry": "plain", "loss_divisors": "positives", "data.resize": "bilinear"}
+LATER |= {"data.colours": "torch", "bias_initializer": "zeros", "schedule.drops_round_down": False}
 
 
 def _digests() -> dict[str, str]:
@@ -43,10 +46,11 @@ def digest_with_removed_fields(name: str) -> str:
     benchmark, _, system = name.partition("/")
     values = _digested(benchmarks.module(benchmark, "presets").PRESETS[system])
     former = removed.former_fields(values)
-    for new in ("levels", "network"):  # They say what several former fields said.
+    for new in ("implementation", "network"):  # They say what several former fields said.
         values.pop(new, None)
+    values["communication"].pop("weight_update", None)
     for path, value in former.items():
-        if path.startswith("optimizer.") or LATER.get(path, ...) == value:
+        if path == "levels" or path.startswith("optimizer.") or LATER.get(path, ...) == value:
             continue
         *groups, field = path.split(".")
         group = values

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from common.config import benchmarks
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from tests.benchmarks import decay_end, header, preset_of
 
@@ -32,9 +32,9 @@ DIFFERENT = [
     (
         "maskrcnn/*",
         "train_samples",
-        "NV logs the length of its sampler, the most steps; 117,266 images are trained on",
+        "NVIDIA logs the length of its sampler, the most steps; 117,266 images are trained on",
     ),
-    ("maskrcnn/*", "eval_samples", "NV logs a constant 1"),
+    ("maskrcnn/*", "eval_samples", "NVIDIA logs a constant 1"),
     ("maskrcnn/*", "opt_name", "the rules have no such key; SGD with momentum here, too"),
     ("transformer/*", "global_batch_size", "tokens there, packed sequences here"),
     ("transformer/*", "opt_base_learning_rate", "the peak there, the factor of the schedule here"),
@@ -43,10 +43,10 @@ DIFFERENT = [
     ("resnet/dgx*", "*_learning_rate_decay_steps", "the run's epochs there, the decay's steps here"),
     ("resnet/dgx*", "*end_learning_rate", "a constant 1e-4, in `schedule`"),
     ("resnet/dgx*", "*decay_poly_power", "a constant 2, in `schedule`"),
-    ("resnet/tpu-v3-*", "lars_opt_momentum", "0.9 is G6's default (lars_util.py)"),
+    ("resnet/tpu-v3-*", "lars_opt_momentum", "0.9 is Google's default (lars_util.py)"),
     ("ssd/tpu-v3-*", "max_samples", "all anchors there; the attempts of a crop in every other log"),
     ("ssd/tpu-v*", "train_samples", "all images there, and in `epoch_images`; those with objects here"),
-    ("ssd/*", "eval_samples", "NV leaves out the images without objects"),
+    ("ssd/*", "eval_samples", "NVIDIA leaves out the images without objects"),
     ("ssd/dgx-2h-64", "opt_learning_rate_decay_steps", "the MXNet log lacks it; its boundaries say the same"),
     ("ssd/v100-8", "opt_learning_rate_decay_*", "round v0.6's log lacks it"),
     (
@@ -60,12 +60,12 @@ DIFFERENT = [
 ]
 
 
-def _said(value: Any) -> Any:
+def _spelling(value: Any) -> Any:
     return SPELLINGS.get(repr(value), value)
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    ours, theirs = _said(ours), _said(theirs)
+    ours, theirs = _spelling(ours), _spelling(theirs)
     if ABSENT in (ours, theirs):
         return False
     if isinstance(theirs, (int, float)) and not isinstance(theirs, bool):
@@ -116,7 +116,8 @@ def table() -> str:
         for key in wrong:
             rows.setdefault(_explanation(name, key), {}).setdefault(f"`{key}`", []).append(name)
     lines = [
-        f"Both logs of the {len(PUBLISHED)} rows with a published log say the same for {equal} keys. The others:\n",
+        f"For {len(PUBLISHED)} presets there is a published log. This project's log and the published log agree on "
+        f"{equal} keys. They differ in these:\n",
         "| rows | key | why |\n|---|---|---|",
     ]
     for number, keys in sorted(rows.items()):
@@ -124,8 +125,8 @@ def table() -> str:
         benchmark = names[0].partition("/")[0]
         systems = ", ".join(f"`{name.partition('/')[2]}`" for name in names)
         of_benchmark = sum(name.startswith(f"{benchmark}/") for name in PUBLISHED)
-        shown = systems if len(names) <= 4 else f"{len(names)} of {of_benchmark}"
-        lines.append(f"| {benchmark}: {shown} | {', '.join(sorted(keys))} | {DIFFERENT[number][2]} |")
+        label = systems if len(names) <= 4 else f"{len(names)} of {of_benchmark}"
+        lines.append(f"| {benchmark}: {label} | {', '.join(sorted(keys))} | {DIFFERENT[number][2]} |")
     return "\n".join(lines) + "\n"
 
 
@@ -157,7 +158,7 @@ def test_a_resnet_of_nvidia_s_trains_and_evaluates_as_its_log_says(name: str) ->
     # Google's code adds a step to the decay; NVIDIA's does not.
     assert decay_end(config) == epochs * epoch_steps - 1
     assert header(config)[key] == (epochs - config.schedule.warmup_epochs) * epoch_steps
-    evaluated = [block.last_epoch for block in Clock.of(config).blocks()]
+    evaluated = [block.last_epoch for block in RunLength.of(config).intervals()]
     assert evaluated[:4] == published["evaluated_at"]
     # What is trained after the last evaluation is left out: fit.py evaluates every fourth epoch alone.
     assert evaluated[-1] == config.train_epochs and epochs - 4 < evaluated[-1] <= epochs
@@ -181,29 +182,32 @@ def _shards(config: RunConfig) -> float:
     return config.num_replicas / config.partitions
 
 
-# Benchmark -> flag of the published launch -> the same quantity of the preset.
+# Flag of any published launch -> the same quantity of the preset.
+COMMON_FLAGS: dict[str, Callable[[Any], float]] = {
+    "batch_size": lambda c: c.global_batch_size,
+    "eval_batch_size": lambda c: c.eval_batch_size,
+    "input_partition_dims": lambda c: c.partitions,
+    "iterations_per_loop": lambda c: c.steps_per_block,
+    "num_cores": lambda c: c.num_replicas,
+    "num_shards": _shards,
+    "train_batch_size": lambda c: c.global_batch_size,
+    "train_steps": decay_end,
+}
+# Benchmark -> its own flags of published launches.
 FLAGS: dict[str, dict[str, Callable[[Any], float]]] = {
     "resnet": {
         "distributed_group_size": _group,
-        "eval_batch_size": lambda c: c.eval_batch_size,
-        "iterations_per_loop": lambda c: c.steps_per_block,
         "label_smoothing": lambda c: c.label_smoothing,
         "lars_base_learning_rate": lambda c: c.optimizer.base_learning_rate,
         "base_learning_rate": lambda c: c.optimizer.base_learning_rate,
         "lars_epsilon": lambda c: c.optimizer.epsilon,
         "lars_warmup_epochs": lambda c: c.schedule.warmup_epochs,
         "momentum": lambda c: c.optimizer.momentum,
-        "num_cores": lambda c: c.num_replicas,
         "num_replicas": lambda c: c.num_replicas,
         "stop_threshold": lambda c: c.quality_target,
-        "train_batch_size": lambda c: c.global_batch_size,
-        "batch_size": lambda c: c.global_batch_size,
-        "train_steps": decay_end,
         "weight_decay": lambda c: c.optimizer.weight_decay,
-        "datasets_num_private_threads": lambda c: c.data.private_threads,
     },
     "ssd": {
-        "eval_batch_size": lambda c: c.eval_batch_size,
         "hparams.base_learning_rate": lambda c: c.optimizer.base_learning_rate * 32 / c.global_batch_size,
         "hparams.conv0_space_to_depth": lambda c: c.space_to_depth,
         "hparams.distributed_group_size": lambda c: _group(c) / c.partitions,
@@ -211,14 +215,9 @@ FLAGS: dict[str, dict[str, Callable[[Any], float]]] = {
         "hparams.second_lr_drop_epoch": _drop(1),
         "hparams.lr_warmup_epoch": lambda c: c.schedule.warmup_epochs,
         "hparams.use_bfloat16": lambda c: c.precision == "bf16",
-        "iterations_per_loop": lambda c: c.steps_per_block,
         "num_epochs": lambda c: c.train_epochs,
-        "num_shards": _shards,
-        "train_batch_size": lambda c: c.global_batch_size,
-        "input_partition_dims": lambda c: c.partitions,
     },
     "maskrcnn": {
-        "eval_batch_size": lambda c: c.eval_batch_size,
         "hparams.eval_batch_size": lambda c: c.eval_batch_size,
         "hparams.first_lr_drop_step": _drop_step(0),
         "hparams.second_lr_drop_step": _drop_step(1),
@@ -227,10 +226,6 @@ FLAGS: dict[str, dict[str, Callable[[Any], float]]] = {
         "hparams.lr_warmup_step": lambda c: c.schedule.warmup_steps,
         "hparams.total_steps": decay_end,
         "hparams.train_batch_size": lambda c: c.global_batch_size,
-        "train_batch_size": lambda c: c.global_batch_size,
-        "num_cores": lambda c: c.num_replicas,
-        "num_shards": _shards,
-        "input_partition_dims": lambda c: c.partitions,
     },
     "transformer": {
         "decode_hparams.alpha": lambda c: c.decode.alpha,
@@ -243,12 +238,9 @@ FLAGS: dict[str, dict[str, Callable[[Any], float]]] = {
         "hparams.max_length": lambda c: c.max_sequence_length,
         "hparams.optimizer_adam_beta1": lambda c: c.optimizer.beta_1,
         "hparams.optimizer_adam_beta2": lambda c: c.optimizer.beta_2,
-        "iterations_per_loop": lambda c: c.steps_per_block,
         "tpu_num_shards": lambda c: c.num_replicas,
-        "train_steps": decay_end,
     },
     "gnmt": {
-        "batch_size": lambda c: c.global_batch_size,
         "decay_factor": lambda c: c.schedule.factor,
         "decay_interval": lambda c: c.schedule.decay_interval,
         "decay_start": lambda c: c.schedule.decay_start_step,
@@ -257,7 +249,6 @@ FLAGS: dict[str, dict[str, Callable[[Any], float]]] = {
         "learning_rate": lambda c: c.optimizer.base_learning_rate,
         "num_buckets": lambda c: len(c.bucket_limits),
         "num_examples_per_epoch": lambda c: c.num_train_examples,
-        "num_shards": lambda c: c.num_replicas,
         "warmup_steps": lambda c: c.schedule.warmup_steps,
         "target_bleu": lambda c: 100 * c.quality_target,
     },
@@ -273,7 +264,7 @@ def _number(flag: str | list[str]) -> float:
 @pytest.mark.parametrize("name", [name for name, entry in PUBLISHED.items() if entry["flags"]])
 def test_a_preset_runs_with_the_flags_of_its_published_launch(name: str) -> None:
     config, flags = preset_of(name), PUBLISHED[name]["flags"]
-    quantities = FLAGS[name.partition("/")[0]]
+    quantities = COMMON_FLAGS | FLAGS[name.partition("/")[0]]
     assert set(flags) <= set(quantities)
     ours = {flag: float(quantities[flag](config)) for flag in flags}
     theirs = {flag: _number(value) for flag, value in flags.items()}
@@ -295,7 +286,7 @@ def test_the_presets_that_shard_their_update_are_those_whose_source_does() -> No
         f"{benchmark}/{name}"
         for benchmark in benchmarks.NAMES
         for name, config in benchmarks.module(benchmark, "presets").PRESETS.items()
-        if config.hardware.startswith("tpu") and config.communication.shard_weight_update
+        if config.hardware.startswith("tpu") and config.communication.weight_update != "whole"
     }
     assert rows == sharded
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
 from ptb import input as pipeline
@@ -31,12 +31,12 @@ def stack(dataset, key: str, batches: int) -> np.ndarray:
 
 
 def test_reading_ends_every_line_with_eos_and_numbers_words_by_frequency(tmp_path) -> None:
-    (tmp_path / "a.txt").write_text(" the cat <unk> \n the dog \n")
+    (tmp_path / "a.txt").write_text(" the cat <unk> \n the dog \n", encoding="utf-8-sig")
     words = text.read(tmp_path / "a.txt")
     assert words == ["the", "cat", "<unk>", "<eos>", "the", "dog", "<eos>"]
-    known = text.vocabulary(words)
-    assert known == {"<eos>": 0, "the": 1, "<unk>": 2, "cat": 3, "dog": 4}
-    assert text.numbers(words, known, "a").tolist() == [1, 3, 2, 0, 1, 4, 0]
+    numbers = text.vocabulary(words)
+    assert numbers == {"<eos>": 0, "the": 1, "<unk>": 2, "cat": 3, "dog": 4}
+    assert text.numbers(words, numbers, "a").tolist() == [1, 3, 2, 0, 1, 4, 0]
 
 
 def test_a_word_outside_the_vocabulary_is_named_with_its_line() -> None:
@@ -46,7 +46,7 @@ def test_a_word_outside_the_vocabulary_is_named_with_its_line() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "is not there"), (b"", "no word in it"), (b"caf\xe9 au lait \n", "byte 3 is not UTF-8 text")],
+    [(None, "is not there"), (b"", "no word in it"), (b"caf\xe9 au lait \n", "byte 3 is not UTF-8")],
 )
 def test_what_is_no_text_is_named(tmp_path, content, message) -> None:
     if content is not None:
@@ -100,24 +100,30 @@ def test_an_evaluation_predicts_every_word_but_the_first_once(words, streams, wi
     )
     actual, batches = [], []
     for i in range(count):
-        taken = list(pipeline.eval_input(config, np.arange(words, dtype=np.int32), Shard(i, count), streams))
-        batches.append(len(taken))
-        for b in taken:
+        padded_batches = list(
+            pipeline.eval_input(config, np.arange(words, dtype=np.int32), Shard(i, count), streams)
+        )
+        batches.append(len(padded_batches))
+        for b in padded_batches:
             real = b["weight"].numpy() > 0
             actual += b["targets"].numpy()[real].tolist()
             assert (b["targets"].numpy()[real] == b["words"].numpy()[real] + 1).all()
     assert sorted(actual) == list(range(1, words))
-    assert batches == [Clock.of(config).eval_steps] * count
+    assert batches == [RunLength.of(config).eval_steps] * count
 
 
 def test_epochs_are_whole_numbers_of_steps() -> None:
     """TensorFlow's ptb_word_lm.py has 2,323 steps of 20 streams per epoch; decays fall on whole steps."""
-    clock = Clock.of(PRESETS["cpu-20"])
-    assert (clock.steps_per_epoch, clock.train_steps, clock.steps_per_block) == (2323, 13 * 2323, 2323)
+    run_length = RunLength.of(PRESETS["cpu-20"])
+    assert (run_length.steps_per_epoch, run_length.train_steps, run_length.steps_per_block) == (
+        2323,
+        13 * 2323,
+        2323,
+    )
     for name, config in PRESETS.items():
-        clock = Clock.of(config)
-        assert clock.steps_per_epoch == config.train_steps_per_epoch, name
-        assert [b.last_epoch for b in clock.blocks()] == list(range(1, 14)), name
+        run_length = RunLength.of(config)
+        assert run_length.steps_per_epoch == config.train_steps_per_epoch, name
+        assert [b.last_epoch for b in run_length.intervals()] == list(range(1, 14)), name
 
 
 def test_the_synthetic_batch_has_the_form_of_the_real_ones() -> None:
@@ -135,11 +141,11 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def test_the_generated_language_is_as_large_as_its_preset_says(data_dir, tmp_path) -> None:
     config = PRESETS["cpu-tiny"]
-    train = pipeline.load(config, data_dir, True)
+    train, _ = pipeline.load(config, data_dir)
     assert len(train) == config.num_train_examples and set(train) == set(range(config.vocabulary_size))
     for split in ("test", "valid"):
-        chosen = dataclasses.replace(config, data=Data(eval_split=split))
-        assert len(pipeline.load(chosen, data_dir, False)) == config.num_eval_examples
+        split_config = dataclasses.replace(config, data=Data(eval_split=split))
+        assert len(pipeline.load(split_config, data_dir)[1]) == config.num_eval_examples
     tiny.generate(tmp_path)
     for name in tiny.FILES.values():
         assert (tmp_path / name).read_bytes() == (data_dir / name).read_bytes()
@@ -154,7 +160,7 @@ def test_the_generated_language_is_as_large_as_its_preset_says(data_dir, tmp_pat
 )
 def test_text_that_is_not_the_configuration_s_is_refused(data_dir, changes, message) -> None:
     with pytest.raises(UserError, match=message):
-        pipeline.load(dataclasses.replace(PRESETS["cpu-tiny"], **changes), data_dir, True)
+        pipeline.load(dataclasses.replace(PRESETS["cpu-tiny"], **changes), data_dir)
 
 
 def test_a_text_of_one_word_predicts_none() -> None:

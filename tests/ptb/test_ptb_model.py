@@ -27,7 +27,7 @@ BATCH, STEPS, WORDS, UNITS = 3, 4, 11, 5
 
 
 def second_begins(event):
-    return isinstance(event, events.BlockStarted) and event.block.index == 1
+    return isinstance(event, events.BlockStarted) and event.interval.index == 1
 
 
 SMALL = Config(
@@ -63,10 +63,9 @@ def gradients(call, targets, variables) -> list[tf.Tensor]:
     return [logits, *map(tf.convert_to_tensor, tape.gradient(loss, variables))]
 
 
-@pytest.mark.parametrize("hoisted", [True, False])
-def test_equals_stateful_stock_layers_over_four_steps(hoisted) -> None:
+def test_equals_stateful_stock_layers_over_four_steps() -> None:
     tf_keras.utils.set_random_seed(5)
-    ours = model.build(dataclasses.replace(SMALL, hoisted=hoisted), Single(), precision("fp64"))
+    ours = model.build(SMALL, Single(), precision("fp64"))
     words = tf_keras.Input([STEPS], BATCH, dtype="int64")
     x = tf_keras.layers.Embedding(WORDS, UNITS, dtype="float64")(words)
     for _ in range(2):
@@ -80,8 +79,8 @@ def test_equals_stateful_stock_layers_over_four_steps(hoisted) -> None:
             theirs.reset_states()
         mine = gradients(functools.partial(logits_of, ours, batch), targets, ours.trainable_variables)
         other = gradients(functools.partial(theirs, words), targets, theirs.trainable_variables)
-        for got, want in zip(mine, other, strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+        for actual, want in zip(mine, other, strict=True):
+            np.testing.assert_allclose(actual, want, rtol=1e-8, atol=1e-12)
 
 
 def test_evaluation_has_a_state_of_its_own() -> None:
@@ -105,16 +104,16 @@ def test_a_stream_finds_its_state_in_any_order_of_rows() -> None:
         network.carried.train_state.assign(states)
         logits = logits_of(network, [part[order] for part in batch]).numpy()
         results.append((logits[np.argsort(order)], network.carried.train_state.numpy()))
-    for got, want in zip(*results):
-        np.testing.assert_allclose(got, want, rtol=1e-12)
+    for actual, want in zip(*results):
+        np.testing.assert_allclose(actual, want, rtol=1e-12)
 
 
 def test_describe_counts_the_published_sizes() -> None:
-    said = describe(Task(Config(), None), hyperparameters(Config()))
+    description = describe(Task(Config(), None), hyperparameters(Config()))
     # 10,000 x 200, two cells of 400 x 800 + 800, 200 x 10,000 + 10,000.
-    assert said["parameters"] == 2_000_000 + 2 * (400 * 800 + 800) + 2_010_000
-    assert said["forward_macs_per_example"] == 20 * (2 * 400 * 800 + 200 * 10_000)
-    assert (said["steps_per_epoch"], said["train_steps"]) == (2323, 13 * 2323)
+    assert description["parameters"] == 2_000_000 + 2 * (400 * 800 + 800) + 2_010_000
+    assert description["forward_macs_per_example"] == 20 * (2 * 400 * 800 + 200 * 10_000)
+    assert (description["steps_per_epoch"], description["train_steps"]) == (2323, 13 * 2323)
 
 
 def test_initial_weights_are_uniform_and_biases_of_the_cells_zero() -> None:
@@ -175,9 +174,9 @@ def loop(data_dir: pathlib.Path, **changes) -> Programs:
     return Programs(Task(config, str(data_dir)), backends.make(config))
 
 
-def losses(found: list[events.Event]) -> np.ndarray:
-    trained = [loss for e in found if isinstance(e, events.Trained) for loss in e.losses]
-    return np.array([*trained, *(e.value for e in found if isinstance(e, events.Evaluated))])
+def losses(results: list[events.Event]) -> np.ndarray:
+    trained = [loss for e in results if isinstance(e, events.Trained) for loss in e.losses]
+    return np.array([*trained, *(e.value for e in results if isinstance(e, events.Evaluated))])
 
 
 def test_replicas_and_micro_batches_carry_what_one_replica_does(data_dir) -> None:
@@ -207,10 +206,10 @@ def test_a_resumed_run_takes_up_the_carried_state_on_any_number_of_replicas(
     assert np.concatenate([x.numpy() for x in resumed.replicas.local_results(layer.train_state)]).any()
     after = losses(run(resumed))
     # Seven steps and two evaluations are left.
-    wanted = np.concatenate([expected[4:11], expected[12:]])
+    reference = np.concatenate([expected[4:11], expected[12:]])
     if number == 1:
-        np.testing.assert_array_equal(after, wanted)
-    np.testing.assert_allclose(after, wanted, rtol=1e-8)
+        np.testing.assert_array_equal(after, reference)
+    np.testing.assert_allclose(after, reference, rtol=1e-8)
 
 
 def test_an_evaluation_in_other_batches_begins_without_the_carried_state(
@@ -242,18 +241,18 @@ def test_equal_seeds_give_equal_runs(data_dir) -> None:
 def test_a_state_that_is_not_carried_misses_the_target(data_dir) -> None:
     """The deliberate fault loses the topic of the text at every step."""
     config = dataclasses.replace(PRESETS["cpu-tiny"], carry=False)
-    found = run(Programs(Task(config, str(data_dir)), backends.make(config)))
-    values = [e.value for e in found if isinstance(e, events.Evaluated)]
+    results = run(Programs(Task(config, str(data_dir)), backends.make(config)))
+    values = [e.value for e in results if isinstance(e, events.Evaluated)]
     assert len(values) == 13 and min(values) > config.quality_target
-    assert found[-1].status == "aborted"
+    assert results[-1].status == "aborted"
 
 
 def test_quality_is_perplexity_and_lower_is_better() -> None:
     task = Task(SMALL, None)
     words = SMALL.num_eval_examples - 1
     for perplexity, reached in ((116.4, True), (116.6, False)):
-        found = task.quality({"loss": np.log(perplexity) * words, "words": words}, {})
-        assert found.value == pytest.approx(perplexity) and found.reached is reached
+        quality = task.quality({"loss": np.log(perplexity) * words, "words": words}, {})
+        assert quality.value == pytest.approx(perplexity) and quality.reached is reached
     assert task.quality({"loss": 1e9 * words, "words": words}, {}).value == pytest.approx(np.exp(700.0))
     with pytest.raises(ValueError, match="words predicted"):
         task.quality({"loss": 1.0, "words": words - 1}, {})
@@ -281,5 +280,5 @@ def test_bfloat16_is_of_products_alone() -> None:
         )
         assert all(value.dtype == tf.float32 for value in values)
         actual[name] = values
-    for got, want in zip(actual["bf16"], actual["fp32"], strict=True):
-        assert tf.norm(got - want) < bound * tf.norm(want)
+    for value, want in zip(actual["bf16"], actual["fp32"], strict=True):
+        assert tf.norm(value - want) < bound * tf.norm(want)

@@ -8,7 +8,6 @@ import tensorflow as tf
 import tf_keras
 
 from common.distributed.replicas.single import Single
-from common.errors import UserError
 from common.layers.batch_norm import span_layers
 from common.layers.precision import precision
 from common.layers.variable_kinds import kind_of
@@ -51,11 +50,3 @@ def test_a_step(name):
     assert logits.dtype == precision(name).variable
     gradients = tape.gradient(loss, network.trainable_variables)
     assert all(g is not None and np.all(np.isfinite(g)) for g in gradients)
-
-
-@pytest.mark.parametrize(
-    "changes, message", [({"image_size": 66}, "at least 67"), ({"width": 12}, "multiple of 8")]
-)
-def test_sizes_it_cannot_take(changes, message):
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(TINY, **changes).validate()

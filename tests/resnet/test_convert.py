@@ -153,8 +153,8 @@ def test_the_training_input_reads_what_was_converted(sources, tmp_path):
 
 def test_hold_out_is_a_stable_part_of_the_training_images(sources, tmp_path):
     items = [images.Item("", 0, 0, f"n{i % 7}", f"n{i % 7}_{i}.JPEG") for i in range(3000)]
-    kept, out = images.hold_out(items, 0.2)
-    assert sorted(kept + out, key=items.index) == items
+    rest, out = images.hold_out(items, 0.2)
+    assert sorted(rest + out, key=items.index) == items
     assert 500 < len(out) < 700
     assert images.hold_out(items[1000:], 0.2)[1] == [item for item in out if item in set(items[1000:])]
     train = sources / "ILSVRC2012_img_train.tar"
@@ -204,7 +204,7 @@ def test_bad_sources_are_one_line(sources, tmp_path, capsys):
     validation = sources / "ILSVRC2012_img_val.tar"
     assert "give either" in fails(capsys, out, "--train", train)
     assert "not there" in fails(capsys, out, "--train", tmp_path / "none.tar", "--hold_out", 0.1)
-    assert "no images" in fails(capsys, out, "--train", tmp_path, "--hold_out", 0.1)
+    assert "no pictures" in fails(capsys, out, "--train", tmp_path, "--hold_out", 0.1)
     assert "must lie between" in fails(capsys, out, "--train", train, "--hold_out", 2)
     assert "--train_shards" in fails(capsys, out, "--train", train, "--hold_out", 0.3, "--train_shards", 0)
     assert "--validation_labels" in fails(capsys, out, "--train", train, "--validation", validation)

@@ -24,7 +24,7 @@ LOG, run = log_name("resnet"), runner("resnet")
 
 def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_path: pathlib.Path) -> None:
     results = tmp_path / "results"
-    told, values = assert_reaches_its_target(run, LOG, data_dir, results)
+    output, values = assert_reaches_its_target(run, LOG, data_dir, results)
     assert values["eval_accuracy"]["value"] >= 0.759
     log = results / LOG
     run_json = json.loads((log.parent / "run.json").read_text())["runs"]["result_0.txt"]
@@ -33,14 +33,14 @@ def test_reaches_its_target_with_a_log_that_passes(data_dir: pathlib.Path, tmp_p
     assert run_json["config"]["global_batch_size"] == values["global_batch_size"]["value"]
     assert (log.parent / "curve_0.png").read_bytes().startswith(b"\x89PNG")
     printed = dict(
-        line.split(None, 1) for line in told.splitlines() if re.match(r"result|score|verdict|curve", line)
+        line.split(None, 1) for line in output.splitlines() if re.match(r"result|score|verdict|curve", line)
     )
     assert printed["result"] == str(log) and printed["verdict"].startswith("passes")
     assert float(printed["score"].split()[0]) == pytest.approx(minutes, abs=1e-3)
-    assert_the_pages_show_it(told.replace(f"{results}/", "results/"), results)
+    assert_the_pages_show_it(output.replace(f"{results}/", "results/"), results)
 
 
-def assert_the_pages_show_it(told: str, results: pathlib.Path) -> None:
+def assert_the_pages_show_it(output: str, results: pathlib.Path) -> None:
     """Asserts that a run prints what the pages show, and so do the commands that read its log."""
     for block in [*blocks("README.md"), *blocks("docs/getting-started.md")]:
         if block.words != "tests/resnet/test_end_to_end.py":
@@ -51,10 +51,10 @@ def assert_the_pages_show_it(told: str, results: pathlib.Path) -> None:
             command = [sys.executable, *words]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout
-            lines = missing(block.shown, done.stdout.replace(f"{results}/report", "report"))
+            lines = missing(block.output, done.stdout.replace(f"{results}/report", "report"))
         else:
-            shown = [line for line in block.shown.splitlines() if not re.match(r"epoch|resnet on", line)]
-            lines = missing("\n".join(shown), told)  # Progress goes to standard error.
+            expected = [line for line in block.output.splitlines() if not re.match(r"epoch|resnet on", line)]
+            lines = missing("\n".join(expected), output)  # Progress goes to standard error.
         assert not lines, f"{block}: {lines}"
 
 

@@ -108,14 +108,14 @@ def test_resumed_stream_is_bitwise_the_uninterrupted_one(data_dir, cache, start)
 @pytest.mark.parametrize("num_shards", [2, 6])
 def test_shards_partition_an_epoch(data_dir, num_shards):
     everything = {b["image"].tobytes() for b in train(data_dir, TRAIN, batch=1)}
-    seen = []
+    pictures = []
     for index in range(num_shards):
         shard = Shard(index, num_shards)
         size = record_stream.size(tfrecords.list_files(data_dir, "train-*", ""), shard)
-        seen += [b["image"].tobytes() for b in train(data_dir, size, shard=shard, batch=1)]
+        pictures += [b["image"].tobytes() for b in train(data_dir, size, shard=shard, batch=1)]
     # Augmentation is keyed by the example, so that every reader gets the same pictures.
-    assert len(seen) == TRAIN
-    assert set(seen) == everything
+    assert len(pictures) == TRAIN
+    assert set(pictures) == everything
 
 
 @pytest.mark.parametrize(("num_shards", "cache"), [(1, "none"), (2, "decoded"), (3, "encoded"), (5, "none")])
@@ -154,13 +154,13 @@ def test_evaluation_crop_is_the_central_part_of_the_short_side(data_dir):
 def test_the_side_of_an_evaluation_crop_is_truncated():
     """As in G7's imagenet_input.py: 437 of 500, not 438."""
     image = picture(1, (500, 500))
-    crop = resnet_input.central_crop(tf.constant(image), 437, Data())
+    crop = resnet_input.central_crop(tf.constant(image), Config(image_size=437))
     assert (crop == tf.io.decode_jpeg(image)[32:469, 32:469]).numpy().mean() > 0.99
 
 
 def test_evaluation_at_224_of_a_256_photograph_needs_no_resizing():
     image = picture(1, (256, 256))
-    crop = resnet_input.central_crop(tf.constant(image), 224, Data())
+    crop = resnet_input.central_crop(tf.constant(image), Config())
     assert (crop == tf.io.decode_jpeg(image)[16:240, 16:240]).numpy().all()
 
 
@@ -173,7 +173,7 @@ def test_random_crop_keeps_to_its_ranges_and_flips_half_of_the_time():
 
     @tf.function
     def crop(key):
-        return resnet_input._random_crop(image, key, size, Data())
+        return resnet_input._random_crop(image, key, Config(image_size=size))
 
     areas, aspects, flips = [], [], []
     for i in range(400):

@@ -54,8 +54,8 @@ def _our_layers(network: tf_keras.Model) -> list[tf_keras.layers.Layer]:
     """
 
     def before(layer):
-        found = layer.inbound_nodes[0].inbound_layers
-        return found if isinstance(found, list) else [found]
+        layers = layer.inbound_nodes[0].inbound_layers
+        return layers if isinstance(layers, list) else [layers]
 
     def branch(layer):
         """The convolutions and batch norms from `layer` back to the first that is neither."""
@@ -100,7 +100,7 @@ def _pair(name: str):
         num_classes=CLASSES,
         global_batch_size=BATCH,
         replicas="single",
-        zero_init_last_gamma=False,
+        implementation="tensorflow2",
     )
     ours, theirs = model.build(config, Single(), precision(name)), _theirs(name)
     rng = np.random.default_rng(0)

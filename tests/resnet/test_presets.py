@@ -1,21 +1,18 @@
 """Tests every ResNet preset: valid, as published, and accepted by the stock checker or documented as rejected."""
 
 import dataclasses
-import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from common.config import overrides as configs
-from common.config.clock import Clock
 from common.config.digest import digest
 from common.config.optimizer import Sgd
 from common.config.rules import SCHEDULES
+from common.config.run_length import RunLength
 from common.config.schedule import Step
 from resnet.presets import PRESETS, hyperparameters
-from tests.benchmarks import ROOT, assert_the_header_follows, broken_rules, decay_end, header
+from tests.benchmarks import assert_the_header_follows, broken_rules, decay_end, header
 
 # Steps to the end of the decay, their epochs, steps per evaluation, replicas per batch-norm group
 # (docs/sources.md, mlperf 1.1).
@@ -56,22 +53,22 @@ def test_presets_differ() -> None:
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_arithmetic_is_the_published(name: str) -> None:
     config, (steps, epochs, block, group) = PRESETS[name], ARITHMETIC[name]
-    clock = Clock.of(config)
-    assert (decay_end(config), clock.steps_per_block) == (steps, block)
-    assert steps / clock.steps_per_epoch == pytest.approx(epochs, abs=0.06)
+    run_length = RunLength.of(config)
+    assert (decay_end(config), run_length.steps_per_block) == (steps, block)
+    assert steps / run_length.steps_per_epoch == pytest.approx(epochs, abs=0.06)
     assert config.bn_span == group * config.micro_batch_size
     assert (config.num_train_examples, config.num_eval_examples) == (1281167, 50000)
 
 
 @pytest.mark.parametrize("name", [n for n, c in PRESETS.items() if c.ruleset == "0.6.0"])
 def test_round_v06_evaluates_every_fourth_epoch(name: str) -> None:
-    last = [block.last_epoch for block in Clock.of(PRESETS[name]).blocks()]
+    last = [block.last_epoch for block in RunLength.of(PRESETS[name]).intervals()]
     assert last == [4 * (i + 1) for i in range(len(last))]
 
 
 def test_evaluations_of_the_v100_log() -> None:
     """G7 results/gpu-v100-8-TF2.0/resnet: after epochs 3, 7, ... 39, and 43, which one of its runs needs."""
-    last = [block.last_epoch for block in Clock.of(PRESETS["v100-8"]).blocks()]
+    last = [block.last_epoch for block in RunLength.of(PRESETS["v100-8"]).intervals()]
     assert last == [*range(3, 44, 4)]
 
 
@@ -84,28 +81,19 @@ TABLE_1 += [(8192, 4.0, 2.5), (16384, 4.5, 5.0), (32768, 5.0, 10.0)]
 @pytest.mark.parametrize(("batch", "power", "warmup"), TABLE_1)
 def test_table_1_of_legw(form: str, batch: int, power: float, warmup: float) -> None:
     config = PRESETS[f"{form}-{batch}"]
-    said = header(config)
-    assert said["global_batch_size"] == batch and config.train_epochs == 90.0
-    assert said["lars_opt_base_learning_rate"] == 2**power
-    assert said["lars_opt_learning_rate_warmup_epochs"] == warmup
-    got = configs.override(PRESETS[f"{form}-1024"], "legw", str(batch // 1024))
-    assert got.optimizer.base_learning_rate == pytest.approx(2**power)
-    assert got.schedule == config.schedule
-    schedule, clock = config.schedule, Clock.of(config)
+    values = header(config)
+    assert values["global_batch_size"] == batch and config.train_epochs == 90.0
+    assert values["lars_opt_base_learning_rate"] == 2**power
+    assert values["lars_opt_learning_rate_warmup_epochs"] == warmup
+    scaled = configs.override(PRESETS[f"{form}-1024"], "legw", str(batch // 1024))
+    assert scaled.optimizer.base_learning_rate == pytest.approx(2**power)
+    assert scaled.schedule == config.schedule
+    schedule, run_length = config.schedule, RunLength.of(config)
     if form == "legw":
         assert (schedule.kind, schedule.power, schedule.end_learning_rate) == ("poly", 2.0, 0.0)
-        assert schedule.decay_start(clock.steps_per_epoch) == 0
+        assert schedule.decay_start(run_length.steps_per_epoch) == 0
     else:
         assert (schedule.kind, schedule.boundaries, schedule.factor) == ("step", (30.0, 60.0, 80.0), 0.1)
-
-
-def test_describe_prints_the_paper_s_rate_and_warmup() -> None:
-    """2^5.0 and 10 epochs at 32,768."""
-    command = [sys.executable, "-m", "resnet", "--describe", "--system=legw-32768"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    said = json.loads(done.stdout)["hyperparameters"]
-    assert said["lars_opt_base_learning_rate"] == 32.0
-    assert said["lars_opt_learning_rate_warmup_epochs"] == 10.0
 
 
 @pytest.mark.parametrize(
@@ -123,8 +111,8 @@ def test_alexnet_s_solvers(name: str, rate: float, ramp: int, steps: int) -> Non
     assert (config.optimizer.base_learning_rate, config.train_steps) == (rate, steps)
     assert (config.optimizer.weight_decay, config.optimizer.momentum) == (5e-4, 0.9)
     assert config.schedule.warmup_steps == ramp and config.model == "alexnet_bn"
-    said = header(config)
-    warmup = next(value for key, value in said.items() if key.endswith("warmup_epochs"))
+    values = header(config)
+    warmup = next(value for key, value in values.items() if key.endswith("warmup_epochs"))
     assert warmup == pytest.approx(ramp * config.global_batch_size / 1281167)
 
 
@@ -155,7 +143,7 @@ def test_a_closed_sgd_run_has_the_keys_the_rules_ask_for(ruleset: str, tmp_path:
         PRESETS["v100-8"],
         ruleset=ruleset,
         optimizer=Sgd(base_learning_rate=0.256, weight_decay=1e-4),
-        schedule=Step(boundaries=(30.0, 60.0)) if kind == "step" else SCHEDULES.named(kind),
+        schedule=Step(boundaries=(30.0, 60.0)) if kind == "step" else SCHEDULES.make(kind),
     )
     assert broken_rules(config, tmp_path / "result_0.txt") == set()
 

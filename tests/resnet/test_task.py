@@ -21,9 +21,9 @@ def logits() -> np.ndarray:
 def task(monkeypatch: pytest.MonkeyPatch, logits: np.ndarray, smoothing: float) -> Task:
     """A task whose network gives `logits`, whatever the images."""
     config = dataclasses.replace(PRESETS["cpu-tiny"], num_classes=CLASSES, label_smoothing=smoothing)
-    found = Task(config, None)
-    monkeypatch.setattr(found, "logits", lambda *_, **__: tf.constant(logits))
-    return found
+    result = Task(config, None)
+    monkeypatch.setattr(result, "logits", lambda *_, **__: tf.constant(logits))
+    return result
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
@@ -38,8 +38,8 @@ def test_the_loss_smooths_labels_over_all_classes(
     log_probabilities = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     targets = np.full([5, CLASSES], smoothing / CLASSES)
     targets[np.arange(5), labels] += 1 - smoothing
-    wanted = -(targets * log_probabilities).sum(1)
-    np.testing.assert_allclose(term.total, (wanted * weight).sum(), rtol=1e-12)
+    expected = -(targets * log_probabilities).sum(1)
+    np.testing.assert_allclose(term.total, (expected * weight).sum(), rtol=1e-12)
     np.testing.assert_allclose(term.weight, 4.0)
 
 

@@ -59,11 +59,11 @@ def test_the_training_input_reads_it(data_dir):
     config = Config(image_size=32, num_classes=tiny.NUM_CLASSES, data=Data(shuffle_buffer=100))
     (batch,) = resnet_input.train_input(config, data_dir, Shard(), 230).take(1)
     assert len(set(batch["label"].numpy())) == tiny.NUM_CLASSES
-    seen = sum(
+    weight = sum(
         float(tf.reduce_sum(b["weight"]))
         for b in resnet_input.eval_input(one_batch_a_step(config, 32), data_dir, Shard(), 32)
     )
-    assert seen == 70
+    assert weight == 70
 
 
 def test_a_seed_gives_the_same_bytes_and_another_does_not(data_dir, tmp_path):
@@ -93,8 +93,8 @@ def test_neither_shape_nor_texture_alone_names_the_class():
     pairs = {label: divmod(label, len(tiny.TEXTURES)) for label in range(tiny.NUM_CLASSES)}
     _, labels = tiny.draw(tiny.TINY, "validation", 0, 240)
     for part in (0, 1):
-        seen = Counter((pairs[label][part], label) for label in labels)
-        best = sum(max(n for (p, _), n in seen.items() if p == value) for value in {p for p, _ in seen})
+        counts = Counter((pairs[label][part], label) for label in labels)
+        best = sum(max(n for (p, _), n in counts.items() if p == value) for value in {p for p, _ in counts})
         assert best / len(labels) < 0.35
 
 

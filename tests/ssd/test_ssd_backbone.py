@@ -61,6 +61,6 @@ def test_a_damaged_file_is_one_line_and_closed(tmp_path):
     with pytest.raises(UserError, match=f"{path}: not a whole file of weights .*; get a good copy"):
         backbone.load(network, path, Single())
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-    with pytest.raises(UserError, match="not a whole file of weights .*layer1.0.conv1.weight") as kept:
+    with pytest.raises(UserError, match="not a whole file of weights .*layer1.0.conv1.weight") as error:
         backbone.load(network, path, Single())
-    assert str(path) not in {os.path.realpath(fd) for fd in pathlib.Path("/proc/self/fd").iterdir()}, kept
+    assert str(path) not in {os.path.realpath(fd) for fd in pathlib.Path("/proc/self/fd").iterdir()}, error

@@ -13,16 +13,11 @@ from common.layers.precision import precision
 from common.train.describe import parameters
 from common.train.multiply_adds import forward_macs
 from ssd import model
-from ssd.config import LEVELS, Config, Levels
+from ssd.config import Config
 from ssd.presets import PRESETS
 
 layers = tf_keras.layers
-LEVELS["strided"] = Levels(
-    3, 0, (21.0, 45.0, 99.0, 153.0, 207.0), (30.0, 60.0, 100.0, 150.0), LEVELS["tiny"].per_cell
-)
-SMALL = dataclasses.replace(
-    PRESETS["cpu-tiny"], width=4, global_batch_size=2, image_size=75, levels="strided"
-)
+SMALL = dataclasses.replace(PRESETS["cpu-tiny"], width=4, global_batch_size=2, image_size=75)
 
 
 def stock(config: Config) -> tf_keras.Model:
@@ -51,14 +46,13 @@ def stock(config: Config) -> tf_keras.Model:
         filters = w if i < 3 else 2 * w if i < 7 else 4 * w
         x = block(x, filters, 2 if i == 3 else 1, i in (3, 7))
     maps = [x]
-    steps = [(4, 8, 2, 1), (4, 8, 2, 1), (2, 4, 2, 1), (2, 4, 1, 0), (2, 4, 1, 0)]
-    for squeeze, out, stride, pad in steps[: config.anchors.strided + config.anchors.unpadded]:
+    for squeeze, out, stride, pad in [(4, 8, 2, 1), (4, 8, 2, 1), (2, 4, 1, 0)]:  # The last is a pixel wide.
         x = relu(conv(relu(conv(x, squeeze * w, 1, bias=True)), out * w, 3, stride, pad, True))
         maps.append(x)
 
     def heads(values):
         actual = []
-        for x, number in zip(maps, config.anchors.per_cell):
+        for x, number in zip(maps, config.sizes.per_cell):
             y = conv(x, number * values, 3, 1, 1, True)
             y = layers.Reshape([-1, number, values], dtype="float64")(y)
             actual.append(
@@ -71,8 +65,8 @@ def stock(config: Config) -> tf_keras.Model:
 
 def by_creation(network: tf_keras.Model, kinds: tuple[type, ...]) -> list[tf_keras.layers.Layer]:
     """The layers of some kinds in the order of their creation, which a counter in their variables' ids gives."""
-    chosen = [layer for layer in network.layers if isinstance(layer, kinds)]
-    return sorted(chosen, key=lambda layer: int(layer.trainable_weights[0]._unique_id.rsplit("_", 1)[1]))
+    picks = [layer for layer in network.layers if isinstance(layer, kinds)]
+    return sorted(picks, key=lambda layer: int(layer.trainable_weights[0]._unique_id.rsplit("_", 1)[1]))
 
 
 def pair(config: Config):
@@ -107,7 +101,7 @@ def distance(a, b) -> float:
     return float(np.linalg.norm(np.subtract(a, b)) / np.linalg.norm(b))
 
 
-@pytest.mark.parametrize("size", [75, pytest.param(64, marks=pytest.mark.e2e)])
+@pytest.mark.parametrize("size", [75, pytest.param(72, marks=pytest.mark.e2e)])
 def test_outputs_and_gradients_are_those_of_stock_layers_in_float64(size):
     ours, theirs, variables = pair(dataclasses.replace(SMALL, image_size=size))
     images = tf.constant(np.random.default_rng(1).normal(size=[2, size, size, 3]))
@@ -148,46 +142,29 @@ def test_published_sizes():
 
 
 def test_space_to_depth_changes_nothing():
-    config = dataclasses.replace(SMALL, image_size=64)
+    config = dataclasses.replace(SMALL, image_size=72)
     plain = model.build(config, Single(), precision("fp64"))
     blocks = model.build(dataclasses.replace(config, space_to_depth=True), Single(), precision("fp64"))
     blocks.set_weights(plain.get_weights())
-    images = tf.constant(np.random.default_rng(2).normal(size=[2, 64, 64, 3]))
+    images = tf.constant(np.random.default_rng(2).normal(size=[2, 72, 72, 3]))
     for a, b in zip(blocks(images), plain(images)):
         assert distance(a, b) < 1e-12
 
 
-def test_the_prior_is_the_background_s_probability_before_the_first_step():
-    """RetinaNet, section 4.1, for a softmax: whatever the image, all objects together have the probability PRIOR."""
-    config = dataclasses.replace(PRESETS["cpu-tiny"], bias_initializer="prior")
-    network = model.build(config, Single(), precision("fp32"))
-    for layer in network.layers:
-        if layer.name.startswith("logits"):  # Zero kernels leave the biases alone.
-            layer.kernel.assign(tf.zeros_like(layer.kernel))
-    size = config.image_size
-    _, logits = network(tf.zeros([1, size, size, 3]))
-    objects = 1 - tf.nn.softmax(logits)[..., 0].numpy()
-    np.testing.assert_allclose(objects, model.PRIOR, rtol=1e-4)
-    plain = model.build(PRESETS["cpu-tiny"], Single(), precision("fp32"))
-    others = [w for w in network.weights if "logits" not in w.name]
-    for ours, theirs in zip(others, [w for w in plain.weights if "logits" not in w.name], strict=True):
-        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
-
-
-@pytest.mark.parametrize("kind", ["zeros", "fan_in"])
-def test_biases_start_as_in_google_s_code_or_as_in_the_reference(kind):
+@pytest.mark.parametrize("name", ["plain", "google", "nvidia"])
+def test_biases_start_as_in_google_s_code_or_as_in_the_reference(name):
     """PyTorch draws a convolution's bias from +-1 / sqrt(fan-in); REF ssd-v1/ssd/ssd300.py leaves it so."""
-    config = dataclasses.replace(PRESETS["cpu-tiny"], bias_initializer=kind)
+    config = dataclasses.replace(PRESETS["cpu-tiny"], implementation=name)
     network = model.build(config, Single(), precision("fp32"))
     convolutions = [layer for layer in network.layers if getattr(layer, "bias", None) is not None]
-    levels = config.anchors
-    assert len(convolutions) == 2 * (levels.strided + levels.unpadded) + 2 * len(levels.per_cell)
-    drawn = []
+    sizes = config.sizes
+    assert len(convolutions) == 2 * (sizes.strided + sizes.unpadded) + 2 * len(sizes.per_cell)
+    ratios = []
     for layer in convolutions:
         bound, bias = np.prod(layer.kernel.shape[:3]) ** -0.5, layer.bias.numpy()
-        drawn += list(bias / bound)
-    if kind == "zeros":
-        assert not np.any(drawn)
+        ratios += list(bias / bound)
+    if name != "nvidia":
+        assert not np.any(ratios)
         return
-    assert np.abs(drawn).max() <= 1 and np.min(drawn) < -0.9 and np.max(drawn) > 0.9
-    assert len(set(np.round(drawn, 6))) > 0.99 * len(drawn)  # No two layers have the same draws.
+    assert np.abs(ratios).max() <= 1 and np.min(ratios) < -0.9 and np.max(ratios) > 0.9
+    assert len(set(np.round(ratios, 6))) > 0.99 * len(ratios)  # No two layers have the same draws.

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.clock import Clock
 from common.config.optimizer import Sgd
+from common.config.run_length import RunLength
 from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import shared_input
@@ -47,7 +47,7 @@ def step(config: Config, replicas, weights=None) -> tuple[list, list, float]:
     )
     parts = tf.data.Dataset.from_tensor_slices(batch).batch(config.micro_batch_size)
     make = shared_input(lambda s: parts.shard(s.count, s.index).repeat(), config.partitions, replicas)
-    train_step = make_train_step(task, state, Clock.of(config))
+    train_step = make_train_step(task, state, RunLength.of(config))
     batches = iter(replicas.dataset(make))
     loss = replicas.sum(replicas.run(train_step, (next(batches), tf.constant(100, tf.int64))))
     # The first momentum is the gradient, times the rate where the momentum is unscaled.
@@ -68,7 +68,7 @@ E2E = pytest.mark.e2e
 )
 def test_loss_and_gradients_are_those_of_whole_images(replicas, partitions):
     weights, gradients, loss = whole()
-    _, found, other = step(config_of(replicas, partitions), Mirrored(replicas), weights)
+    _, values, other = step(config_of(replicas, partitions), Mirrored(replicas), weights)
     assert other == pytest.approx(loss, rel=1e-8)
-    for a, b in zip(found, gradients, strict=True):
+    for a, b in zip(values, gradients, strict=True):
         assert np.linalg.norm(a - b) <= 1e-8 * max(np.linalg.norm(b), 1e-3)

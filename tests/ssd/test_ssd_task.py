@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.detection import nms
 from common.distributed.replicas.single import Single
 from common.distributed.spatial import Spatial
@@ -20,16 +20,14 @@ CLASSES = 5
 
 def test_scores_are_probabilities_beside_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """The softmax runs over all classes, the background (class 0) included; its class is never detected."""
-    config = dataclasses.replace(
-        PRESETS["cpu-tiny"], num_classes=CLASSES, score_threshold=0.0, candidates=4, detections=4
-    )
+    config = dataclasses.replace(PRESETS["cpu-tiny"], num_classes=CLASSES)
     task = Task(config, None)
     anchors = anchors_of(config)
     rng = np.random.default_rng(0)
     logits = rng.normal(size=[1, len(anchors), CLASSES])
     logits[..., 1:] -= 6.0
-    chosen = [3, 40, 90]
-    for place, kind in zip(chosen, (1, 4, 2), strict=True):
+    places = [3, 40, 90]
+    for place, kind in zip(places, (1, 4, 2), strict=True):
         logits[0, place, 0], logits[0, place, kind] = 5.0, 5.0 + kind
     codes = np.zeros([1, len(anchors), 4])
     codes[0, 3, 2:] = 100.0
@@ -40,8 +38,8 @@ def test_scores_are_probabilities_beside_the_background(monkeypatch: pytest.Monk
     actual = task.evaluate(None, batch).arrays
     powers = np.exp(logits[0] - logits[0].max(-1, keepdims=True))
     probabilities = powers / powers.sum(-1, keepdims=True)
-    wanted = sorted((probabilities[p, k] for p, k in zip(chosen, (1, 4, 2), strict=True)), reverse=True)
-    np.testing.assert_allclose(actual["scores"][0, :3], wanted, rtol=1e-6)
+    expected = sorted((probabilities[p, k] for p, k in zip(places, (1, 4, 2), strict=True)), reverse=True)
+    np.testing.assert_allclose(actual["scores"][0, :3], expected, rtol=1e-6)
     assert list(actual["classes"][0, :3].numpy()) == [4, 2, 1]
     # Of place 3, whose code would overflow: a side is 1000 / 16 of its anchor's at most.
     sides = actual["boxes"][0, 2, 2:] - actual["boxes"][0, 2, :2]
@@ -60,13 +58,12 @@ def test_scores_are_probabilities_beside_the_background(monkeypatch: pytest.Monk
 )
 def test_steps_are_the_published(name: str, steps: list[int]) -> None:
     """G6: after 120,000, 160,000, 180,000, ... steps of 32 images; rules of v0.7: after epochs 40, 50, 55, ..., 80."""
-    assert [block.end_step for block in Clock.of(PRESETS[name]).blocks()] == steps
+    assert [block.end_step for block in RunLength.of(PRESETS[name]).intervals()] == steps
 
 
 def test_header_follows_the_configuration() -> None:
-    config = dataclasses.replace(PRESETS["v100-8"], logged_rate_batch=0)
     assert_the_header_follows(
-        config,
+        PRESETS["v100-8"],
         ("batch_norm_span", "60", "model_bn_span"),
         ("optimizer.base_learning_rate", "1.5", "opt_base_learning_rate"),
         ("optimizer.weight_decay", "0.25", "opt_weight_decay"),

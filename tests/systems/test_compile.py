@@ -1,6 +1,5 @@
 """Tests the command with a compiler that answers from a file: reports, series, pages, and what fails."""
 
-import functools
 import importlib.util
 import json
 import multiprocessing
@@ -8,6 +7,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -19,6 +19,7 @@ from timetotrain.machines import compile as command
 from timetotrain.machines import presets
 from timetotrain.machines.command import main
 
+Answer = Callable[[dict], list[str]]
 RAW = {
     "compile_seconds": 1.0,
     "compiler_gigabytes": 0.5,
@@ -36,7 +37,7 @@ RAW = {
         (["resnet", "--system=cpu-tiny"], "has no TPU or GPU to compile for"),
         (["resnet", "--system=tpu-v3-32", "--target=tpu-v9"], "--target=tpu-v9: unknown"),
         (["all", "resnet"], "'resnet': a second benchmark is not taken"),
-        (["all", "--program=evil"], "--program=evil: no step; give train, eval, both, or a name as train-0"),
+        (["all", "--program=evil"], "--program: invalid choice: 'evil'"),
         (["all", "--target=a100"], "--target: for one preset; give its --system"),
         (["all", "--", "--config.seed=1"], "flags after `--`: for one preset"),
     ],
@@ -62,60 +63,60 @@ def exported(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, results: pathlib.Path, raw: dict) -> list[str]:
-    """Puts `raw` and PROGRAM in place of the compiler's answer; returns the list of its calls."""
+@pytest.fixture
+def answer(exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    """Takes the compiler's answer; puts `exported` in place of exports, and PROGRAM of texts; returns the calls."""
     calls: list[str] = []
 
-    def child(artifact, program, target, replicas, scratch):
-        calls.append(target.topology)
-        (scratch / "program.txt").write_text(PROGRAM)
-        return raw
+    def export(benchmark, system, folder, flags, say, programs):
+        shutil.copytree(exported, folder)
+        return json.loads((folder / "manifest.json").read_text())
 
-    monkeypatch.setattr(run, "_in_child", child)
-    monkeypatch.setattr(run, "versions", lambda platform: dict.fromkeys(("jaxlib", "libtpu"), "0"))
-    monkeypatch.setattr(run.compiled, "__defaults__", (results, None, ""))
-    return calls
+    def answers(raw: dict) -> list[str]:
+        def child(artifact, program, target, replicas, scratch):
+            calls.append(target.topology)
+            (scratch / "program.txt").write_text(PROGRAM)
+            return raw
+
+        monkeypatch.setattr(run, "export", export)
+        monkeypatch.setattr(run, "compiler_python", lambda platform: "python")
+        monkeypatch.setattr(run, "_in_child", child)
+        monkeypatch.setattr(run, "versions", lambda platform: dict.fromkeys(("jaxlib", "libtpu"), "0"))
+        monkeypatch.setattr(run.compiled, "__defaults__", (tmp_path / "results", None, ""))
+        monkeypatch.setattr(series.keep, "__defaults__", ((), tmp_path / "results"))
+        return calls
+
+    return answers
 
 
 def test_a_report_is_kept_by_program_and_not_compiled_again(
-    exported: pathlib.Path,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    answer: Answer, capsys: pytest.CaptureFixture
 ) -> None:
-    calls = answering(monkeypatch, tmp_path / "results", RAW)
-    arguments = ["compile", "resnet", "--system=tpu-v3-128", "--target=tpu-v3", f"--export={exported}"]
+    calls = answer(RAW)
+    arguments = ["compile", "resnet", "--system=tpu-v3-128", "--target=tpu-v3"]
     assert main([*arguments, "--json"]) == 0 and main(arguments) == 0
     assert calls == ["v3:2x2"]
-    said = capsys.readouterr().out
-    report = json.loads(said[: said.index("\n}\n") + 2])["train"]
+    output = capsys.readouterr().out
+    report = json.loads(output[: output.index("\n}\n") + 2])["train"]
     assert report["needed_bytes"] == 600 + 500 - 400 + 300 + 200 and report["fits"]
     assert report["estimated_ms"] == pytest.approx(172 / 940e3, abs=1e-3) and report["optimal_ms"] == 250.0
     assert report["argument_bytes"] == {"input": 16}
-    assert "over 4 x 2" in said and "compiled before" not in said
+    assert "over 4 x 2" in output and "compiled before" not in output
 
 
-def test_what_does_not_compile_is_a_finding(
-    exported: pathlib.Path,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
-) -> None:
-    answering(monkeypatch, tmp_path / "results", {"error": "RESOURCE_EXHAUSTED: out of memory"})
-    assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 1
+def test_what_does_not_compile_is_a_finding(answer: Answer, capsys: pytest.CaptureFixture) -> None:
+    answer({"error": "RESOURCE_EXHAUSTED: out of memory"})
+    assert main(["compile", "resnet", "--system=tpu-v3-128"]) == 1
     assert "does not compile: RESOURCE_EXHAUSTED" in capsys.readouterr().out
 
 
 def test_a_program_that_cannot_be_read_has_its_memory(
-    exported: pathlib.Path,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    answer: Answer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    answering(monkeypatch, tmp_path / "results", RAW | {"unread": "INTERNAL: async-update"})
-    assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 0
-    said = capsys.readouterr().out
-    assert "fits" in said and "not read    the optimized program's text: INTERNAL: async-update" in said
+    answer(RAW | {"unread": "INTERNAL: async-update"})
+    assert main(["compile", "resnet", "--system=tpu-v3-128"]) == 0
+    output = capsys.readouterr().out
+    assert "fits" in output and "not read    the optimized program's text: INTERNAL: async-update" in output
     record = {"benchmark": "resnet", "system": "s", "kind": "tpu-v6e", "replicas": 8, "programs": {}}
     report = {"unread": "no", "needed_bytes": 2**20, "device_bytes": 2**21, "fits": True}
     monkeypatch.setattr(series, "reports", lambda *_: {"train": report})
@@ -132,66 +133,58 @@ def test_the_worker_says_why_a_text_cannot_be_read(tmp_path: pathlib.Path) -> No
     assert not (tmp_path / "text").exists()
 
 
-def test_flags_after_the_options_reach_the_export(
-    exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_after_the_options_reach_the_export(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program with flags of its own is not the preset's, so it leaves the preset's record alone."""
-    answering(monkeypatch, tmp_path / "results", RAW)
-    seen = []
-
-    def export(benchmark, system, folder, flags, say, programs):
-        seen.append(flags)
-        shutil.copytree(exported, folder)
-        return json.loads((folder / "manifest.json").read_text())
-
-    monkeypatch.setattr(run, "export", export)
-    monkeypatch.setattr(run, "compiler_python", lambda platform: "python")
+    answer(RAW)
+    flags = []
+    export = run.export
+    monkeypatch.setattr(run, "export", lambda *words: flags.append(words[3]) or export(*words))
     monkeypatch.setattr(series, "keep", lambda *_: pytest.fail("the preset's record"))
     for arguments in (["resnet", "--system=tpu-v3-32"], ["--system=tpu-v3-32", "resnet"]):
         assert main(["compile", *arguments, "--", "--config.seed=1"]) == 0
-    assert seen == [["--config.seed=1"]] * 2
+    assert flags == [["--config.seed=1"]] * 2
 
 
 def test_a_series_goes_on_where_it_was_stopped_and_makes_the_page(
-    exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    answer: Answer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, exports = tmp_path / "results", []
-    calls = answering(monkeypatch, results, RAW)
+    calls = answer(RAW)
+    copied = run.export
 
-    def export(benchmark, system, folder, flags, say, programs):
+    def export(benchmark, system, *rest):
         exports.append(system)
         if system == "tpu-v3-1024":
             raise UserError("ssd --system=tpu-v3-1024: the export fails: no")
-        shutil.copytree(exported, folder)
-        return json.loads((folder / "manifest.json").read_text())
+        return copied(benchmark, system, *rest)
 
     monkeypatch.setattr(run, "export", export)
     series_ = list(presets.to_compile(("ssd",)))
-    known = [system for _, system, _ in series_]
+    names = [system for _, system, _ in series_]
     assert series.compile_all(series_, "train", False, print, results) == 1
-    assert sorted(exports) == sorted(known) and "cpu-tiny" not in known
+    assert sorted(exports) == sorted(names) and "cpu-tiny" not in names
     # One program for one kind of device and number of replicas.
     kinds = {kind for _, _, kind in series_}
     assert len(calls) == len(kinds)
-    assert series.compile_all(series_, "train", False, print, results) == 1 and len(exports) == len(known)
+    assert series.compile_all(series_, "train", False, print, results) == 1 and len(exports) == len(names)
     assert series.compile_all(series_, "train", True, print, results) == 1
-    assert len(exports) == 2 * len(known) and len(calls) == len(kinds)
+    assert len(exports) == 2 * len(names) and len(calls) == len(kinds)
     page = document.render(list(presets.to_compile()), results)
     assert "- ssd `tpu-v3-1024`: ssd --system=tpu-v3-1024: the export fails: no" in page
     assert "| ssd `tpu-v3-2048` | train | tpu-v3 | 8 |" in page and "- gnmt `" in page
 
 
 def test_an_export_that_fails_keeps_what_was_compiled_before(
-    exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    answer: Answer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, fails = tmp_path / "results", []
-    answering(monkeypatch, results, RAW)
+    answer(RAW)
+    copied = run.export
 
-    def export(benchmark, system, folder, flags, say, programs):
+    def export(*words):
         if fails:
             raise UserError("ended by signal 9")
-        shutil.copytree(exported, folder)
-        return json.loads((folder / "manifest.json").read_text())
+        return copied(*words)
 
     monkeypatch.setattr(run, "export", export)
     one = [("ssd", "tpu-v3-32", "tpu-v3")]
@@ -210,58 +203,21 @@ def test_an_export_that_fails_keeps_what_was_compiled_before(
     assert set(store.read("ssd", results).programs) == compiled
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (None, "manifest.json: no object"),
-        ({"programs": None}, "manifest.json: programs is not a list of objects"),
-        ({"programs": []}, "manifest.json: programs is empty"),
-        ({"programs": [{"name": "train"}]}, "manifest.json: a program has no name or file"),
-        (
-            {"programs": [{"name": "train", "file": "x"}]},
-            "manifest.json: train: inputs is not a list of objects",
-        ),
-        ({"state": {}}, "manifest.json: state is not a list of objects"),
-        ({"num_replicas": "8"}, "manifest.json: num_replicas is not a positive number"),
-        ({}, "train.mlir.bc is missing"),
-    ],
-)
-def test_a_bad_export_is_one_line(
-    exported: pathlib.Path, changes: dict | None, message: str, capsys: pytest.CaptureFixture
+def test_a_step_that_xla_cannot_compile_is_one_line(
+    answer: Answer, exported: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
-    place = exported / "manifest.json"
-    place.write_text(json.dumps([] if changes is None else json.loads(place.read_text()) | changes))
-    (exported / "train.mlir.bc").unlink()
-    assert main(["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: --export={exported}: {message}; ") and error.count("\n") == 1
-
-
-def test_a_program_that_the_export_lacks_is_one_line(
-    exported: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
-    arguments = ["compile", "resnet", "--system=tpu-v3-128", f"--export={exported}", "--program=train-9"]
-    assert main(arguments) == 2
-    assert (
-        capsys.readouterr().err == "error: --program=train-9: not in the export; give one of train, or both\n"
-    )
-
-
-def test_one_of_a_presets_shapes_alone_is_not_recorded(tmp_path: pathlib.Path) -> None:
-    report = {"digest": "d", "target": "t", "compiler": "c", "replicas": 256, "fits": True}
-    keep = functools.partial(series.keep, "maskrcnn", "tpu-v3-256", "tpu-v3", results=tmp_path)
-    assert keep("train-1", {"train-1": report})["programs"] == {"train-1": "d-t-256-c"}
-    assert series.record_of("maskrcnn", "tpu-v3-256", tmp_path) is None
-    record = keep("train", {"train-0": report, "train-1": report})
-    assert series.record_of("maskrcnn", "tpu-v3-256", tmp_path) == record
+    answer(RAW)
+    (exported / "manifest.json").write_text(json.dumps({"programs": [], "refused": {"eval": "Where: no"}}))
+    assert main(["compile", "resnet", "--system=tpu-v3-128", "--program=eval"]) == 2
+    assert capsys.readouterr().err == "error: --program=eval: not exported: Where: no\n"
 
 
 def test_every_result_belongs_to_a_preset() -> None:
     assert len(store.benchmarks()) >= 6
     for benchmark in store.benchmarks():
-        kept = store.read(benchmark)
-        named = {name for record in kept.presets.values() for name in record.get("programs", {}).values()}
-        assert named == set(kept.programs), benchmark
+        data = store.read(benchmark)
+        names = {name for record in data.presets.values() for name in record.get("programs", {}).values()}
+        assert names == set(data.programs), benchmark
 
 
 def test_kept_results_name_the_presets_of_today() -> None:
@@ -274,14 +230,12 @@ def test_kept_results_name_the_presets_of_today() -> None:
 
 
 def test_the_lengths_of_an_export_s_batches_are_kept(
-    exported: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    answer: Answer, exported: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    answering(monkeypatch, tmp_path / "results", RAW)
+    answer(RAW)
     manifest = json.loads((exported / "manifest.json").read_text()) | {"config": {"bucket_limits": [8, 16]}}
     (exported / "manifest.json").write_text(json.dumps(manifest))
-    record = series.compile_preset(
-        "gnmt", "tpu-v3-32", "tpu-v3", "train", print, tmp_path / "results", exported
-    )
+    record = series.compile_preset("gnmt", "tpu-v3-32", "tpu-v3", "train", print, tmp_path / "results")
     assert record["lengths"] == [8, 16]
     assert series.record_of("gnmt", "tpu-v3-32", tmp_path / "results") == record
 
@@ -293,8 +247,8 @@ def test_processes_that_write_at_once_keep_each_other_s_results(tmp_path: pathli
         writer.start()
     for writer in writers:
         writer.join()
-    kept = store.read("ssd", tmp_path)
-    assert len(kept.presets) == 40 and len(kept.programs) == 40
+    data = store.read("ssd", tmp_path)
+    assert len(data.presets) == 40 and len(data.programs) == 40
     assert [place.name for place in tmp_path.iterdir()] == ["ssd.jsonl"]
     lines = (tmp_path / "ssd.jsonl").read_text().splitlines()
     assert lines == [*sorted(lines[:40]), *sorted(lines[40:])] and '"preset"' in lines[39]
@@ -348,10 +302,10 @@ def test_a_small_program_compiles_for_a_pod(tmp_path: pathlib.Path) -> None:
     import jax
     from jax import export
 
-    made = export.export(jax.jit(lambda a: a @ a), platforms=["tpu"])(
+    program_bytes = export.export(jax.jit(lambda a: a @ a), platforms=["tpu"])(
         jax.ShapeDtypeStruct((256, 256), "bfloat16")
     )
-    (tmp_path / "train.mlir.bc").write_bytes(made.mlir_module_serialized)
+    (tmp_path / "train.mlir.bc").write_bytes(program_bytes.mlir_module_serialized)
     program = {
         "name": "train",
         "file": "train.mlir.bc",

@@ -51,10 +51,10 @@ def program() -> hlo.Program:
 
 
 def test_cycles_count_loops_as_often_as_they_run_and_layers_both_ways(program: hlo.Program) -> None:
-    found = hlo.cycles(program)
-    assert found["total"] == 100 + 50 + 7 + 3 * 5
-    assert found["by_kind"] == {"matrix": 150, "other": 15, "copy": 7}
-    assert found["by_layer"]["net/conv"] == 150 and found["loops_of_unknown_length"] == 0
+    cycles = hlo.cycles(program)
+    assert cycles["total"] == 100 + 50 + 7 + 3 * 5
+    assert cycles["by_kind"] == {"matrix": 150, "other": 15, "copy": 7}
+    assert cycles["by_layer"]["net/conv"] == 150 and cycles["loops_of_unknown_length"] == 0
 
 
 def test_collectives_have_groups_counts_and_bytes(program: hlo.Program) -> None:
@@ -89,8 +89,8 @@ ENTRY %main (a: f32[4]) -> f32[4] {
   ROOT %v = (s32[], f32[4]{0}) while(%w), condition=%open, body=%body
 }
 """
-    found = hlo.cycles(hlo.Program(text))
-    assert found["total"] == 31 * 5 and found["loops_of_unknown_length"] == 1
+    cycles = hlo.cycles(hlo.Program(text))
+    assert cycles["total"] == 31 * 5 and cycles["loops_of_unknown_length"] == 1
 
 
 def test_products_in_loops_and_shared_branches_are_found() -> None:
@@ -134,8 +134,8 @@ def test_copies_and_wide_arithmetic_are_found(program: hlo.Program) -> None:
 )
 def test_a_preset_s_machine_has_a_topology(hardware: str, kind: str, devices: int, topology: str) -> None:
     assert kind_of(hardware) == kind
-    found = target(kind, devices)
-    assert found.topology == topology and found.devices >= devices
+    machine = target(kind, devices)
+    assert machine.topology == topology and machine.devices >= devices
 
 
 def test_replicas_that_are_chips_of_a_tpu_v4_have_both_cores() -> None:

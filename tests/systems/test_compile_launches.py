@@ -58,9 +58,9 @@ def test_kernels_bytes_and_loops_are_counted() -> None:
 
 
 def test_a_loop_of_unknown_length_counts_once_and_says_so() -> None:
-    found = launches.launches(hlo.Program(PROGRAM.replace("KNOWN, ", "")))
-    assert found["kernels"] == 2 + 2 and found["loops"][0]["turns"] == 0
-    assert any("1 x unknown turns of 2 kernels" in line for line in launches.lines(found))
+    counts = launches.launches(hlo.Program(PROGRAM.replace("KNOWN, ", "")))
+    assert counts["kernels"] == 2 + 2 and counts["loops"][0]["turns"] == 0
+    assert any("1 x unknown turns of 2 kernels" in line for line in launches.lines(counts))
 
 
 def test_products_and_a_causal_attention_are_counted() -> None:

@@ -63,11 +63,11 @@ def over_all(report: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("benchmark", ["resnet", "transformer"])
 def test_a_core_holds_its_share_of_the_slots(benchmark: str) -> None:
     config, report = of_pod(benchmark)
-    held, weights = report["argument_bytes"], report["argument_bytes"]["weight"]
+    sizes, weights = report["argument_bytes"], report["argument_bytes"]["weight"]
     whole = SLOTS[config.optimizer.name] * weights
-    assert held["slot"] <= whole / config.num_replicas * 1.1
+    assert sizes["slot"] <= whole / config.num_replicas * 1.1
     # The optimized program's arguments have no room for more of them.
-    assert report["memory"]["argument"] - sum(held.values()) <= whole / 10
+    assert report["memory"]["argument"] - sum(sizes.values()) <= whole / 10
 
 
 @pytest.mark.parametrize("benchmark", ["resnet", "transformer"])

@@ -19,7 +19,7 @@ from systems.forecast import (
     money,
     scores,
 )
-from systems.forecast.accelerators import Given
+from systems.forecast.accelerators import UserFigures
 
 H100 = accelerators.table()["H100-SXM5"] | {"name": "H100-SXM5"}
 # Names as v6.0's descriptions, cloud providers and nvidia-smi write them.
@@ -46,13 +46,13 @@ def test_every_accelerator_has_its_figures_and_a_source():
     for name, entry in accelerators.table().items():
         assert entry["source"] and entry["date"] and "from memory" not in entry["source"].lower(), name
         if not entry.get("host"):
-            assert accelerators.named(name) == name and entry["peak"]["bf16"] > 0, name
+            assert accelerators.name_in(name) == name and entry["peak"]["bf16"] > 0, name
             assert entry["memory"] or "memory" not in entry["source"].split(".")[0], name
 
 
 @pytest.mark.parametrize("model", NAMES)
 def test_names_as_people_write_them_are_recognized(model):
-    assert accelerators.named(model) == NAMES[model]
+    assert accelerators.name_in(model) == NAMES[model]
 
 
 def test_every_table_of_scores_is_read():
@@ -62,8 +62,8 @@ def test_every_table_of_scores_is_read():
         with path.open(encoding="utf-8") as lines:
             rows = list(csv.DictReader(lines))
         assert {row["round"] for row in rows} <= set(scores.ROUNDS), path
-        found = [row for row in rows if (row["round"], row["org"], row["system"]) in read]
-        assert len(found) >= 0.97 * len(rows), path
+        matches = [row for row in rows if (row["round"], row["org"], row["system"]) in read]
+        assert len(matches) >= 0.97 * len(rows), path
     assert set(scores.ROUNDS) == {row.round for row in scores.rows()}
     assert {"gpt_oss_20b", "deepseekv3_671b"} <= {*scores.benchmarks()}
 
@@ -94,21 +94,22 @@ def test_every_published_description_is_a_machine_or_says_in_one_line_what_is_mi
 )
 def test_a_machine_is_named_without_a_file(name, many, chip):
     notes = []
-    found = machine.machine(machine.load(name), None, notes)
-    assert (found.accelerators, found.chip["name"]) == (many, chip)
+    actual = machine.machine(machine.load(name), None, notes)
+    assert (actual.accelerators, actual.chip["name"]) == (many, chip)
     assert any("A100-SXM4-80GB" in note for note in notes) == (name == "a100-8")
 
 
 def test_an_unknown_accelerator_needs_its_figures_and_takes_them():
     unknown = systems.load("h100-8") | {"accelerator_model_name": "Own Chip 1"}
     with pytest.raises(UserError, match="give --peak=TFLOPS of the accelerator"):
-        machine.machine(unknown, None, [], given=Given(bandwidth=100.0))
-    given = machine.machine(unknown, None, [], given=Given(500.0, 2000.0))
-    assert given.chip["peak"]["bf16"] == 500e12 and given.chip["memory_bandwidth"] == 2000e9
+        machine.machine(unknown, None, [], figures=UserFigures(bandwidth=100.0))
+    actual = machine.machine(unknown, None, [], figures=UserFigures(500.0, 2000.0))
+    assert actual.chip["peak"]["bf16"] == 500e12 and actual.chip["memory_bandwidth"] == 2000e9
     with pytest.raises(UserError, match="--peak=TFLOPS and --bandwidth=GB/S, or a JSON file"):
         machine.load("1xRTX5090")
-    found = machine.machine(machine.load("1xRTX5090", Given(209.5, 1792)), None, [], given=Given(209.5, 1792))
-    assert (found.accelerators, found.chip["name"]) == (1, "RTX5090")
+    figures = UserFigures(209.5, 1792)
+    bare = machine.machine(machine.load("1xRTX5090", figures), None, [], figures=figures)
+    assert (bare.accelerators, bare.chip["name"]) == (1, "RTX5090")
 
 
 @pytest.mark.parametrize(
@@ -138,18 +139,18 @@ def test_a_score_that_was_sent_again_counts_once():
 def test_the_kernel_s_fit_follows_the_gradient_of_the_likelihood(few):
     """The gradient equals differences of the likelihood, and a fit raises it, with earlier rounds alone."""
     some = [row for row in few.rows if row.year < scores.ROUNDS["v1.0"]]
-    at, left, weights = law.points(some), law.goal(some, law.points(some)), np.ones(len(some))
-    value, gradient = kernel_fit.likelihood(at, left, weights, kernel_fit.START)
+    at, goals, weights = law.points(some), law.goal(some, law.points(some)), np.ones(len(some))
+    value, gradient = kernel_fit.likelihood(at, goals, weights, kernel_fit.START)
     for name in ("many", "noise", "l_date", "all_maker_date"):
         ends = [
             kernel_fit.likelihood(
-                at, left, weights, kernel_fit.START | {name: kernel_fit.START[name] * factor}
+                at, goals, weights, kernel_fit.START | {name: kernel_fit.START[name] * factor}
             )[0]
             for factor in (math.exp(1e-4), math.exp(-1e-4))
         ]
         assert (ends[0] - ends[1]) / 2e-4 == pytest.approx(gradient[name], rel=0.01, abs=0.01), name
-    found = kernel_fit.fit(some)
-    assert kernel_fit.likelihood(at, left, law.Law.fit(some, found).weights, found)[0] > value
+    numbers = kernel_fit.fit(some)
+    assert kernel_fit.likelihood(at, goals, law.Law.fit(some, numbers).weights, numbers)[0] > value
 
 
 def test_a_left_out_group_equals_a_fit_without_it(few):
@@ -183,26 +184,26 @@ def test_the_committed_law_solves_its_equations():
     """The pull times the scores' covariance is their left side; the weights are those of the noise that remains."""
     one = law.law()
     noise = one.numbers["noise"] ** 2 / one.weights
-    left = law.kernel(one.at, one.at, one.numbers) @ one.pull + noise * one.pull
-    assert left == pytest.approx(law.goal(one.rows, one.at) - one.mean, abs=0.01), (
+    goals = law.kernel(one.at, one.at, one.numbers) @ one.pull + noise * one.pull
+    assert goals == pytest.approx(law.goal(one.rows, one.at) - one.mean, abs=0.01), (
         "python -m lab.bench.law_fit"
     )
 
 
 def test_the_error_of_a_round_is_better_than_a_look_up():
     """v1.1 from earlier rounds: the law is better than the nearest count at the 90th percentile."""
-    found = law_fit.summary(law_fit.later(law.committed()["kernel"], ["v1.1"]))
-    assert found["scores"] > 140 and found["nearest count"]["law"][1] < found["nearest count"]["look-up"][1]
+    row = law_fit.summary(law_fit.later(law.committed()["kernel"], ["v1.1"]))
+    assert row["scores"] > 140 and row["nearest count"]["law"][1] < row["nearest count"]["look-up"][1]
 
 
 @pytest.mark.parametrize("group", ["system", "accelerator"])
 def test_the_errors_of_groups_are_what_the_code_gives(group):
-    kept = errors.table()["left out"][group]
+    committed = errors.table()["left out"][group]
     width = law.committed()["width"]
-    found = law_fit.summary(law_fit.left_out(law.law(), group, (width, width)))
-    assert found["law"] == pytest.approx(kept["law"], rel=0.02)
-    assert found["inside"] == pytest.approx(kept["inside"], abs=0.01)
-    assert found["same count"]["look-up"] == pytest.approx(kept["same count"]["look-up"], rel=0.02)
+    summary = law_fit.summary(law_fit.left_out(law.law(), group, (width, width)))
+    assert summary["law"] == pytest.approx(committed["law"], rel=0.02)
+    assert summary["inside"] == pytest.approx(committed["inside"], abs=0.01)
+    assert summary["same count"]["look-up"] == pytest.approx(committed["same count"]["look-up"], rel=0.02)
 
 
 def test_without_an_accelerator_none_of_its_scores_is_used(few):
@@ -213,11 +214,11 @@ def test_without_an_accelerator_none_of_its_scores_is_used(few):
 @pytest.mark.e2e
 def test_the_committed_errors_are_what_the_code_gives():
     content, wrong = law_fit.refit()
-    kept = errors.table()
+    committed = errors.table()
     assert content["width"] == pytest.approx(law.committed()["width"], rel=0.01)
     for part in ("left out", "distance"):
         for name, row in wrong[part].items():
-            assert row["law"] == pytest.approx(kept[part][name]["law"], rel=0.02), name
+            assert row["law"] == pytest.approx(committed[part][name]["law"], rel=0.02), name
 
 
 def test_an_interval_s_width_comes_from_earlier_rounds():
@@ -245,12 +246,12 @@ def test_a_look_up_against_its_naive_form():
         for org, n, t in (("a", 8, 10.0), ("b", 8, 30.0), ("a", 8, 12.0), ("a", 16, 6.0))
     ]
     row = scores.Score("v4.1", "b", "t", "bert", "L4", 8, 24.0)
-    found = law_fit.look_up(row, rows)
-    assert found["same count"] == found["simple rule"] == pytest.approx(math.log(24 / 12))
-    assert found["same submitter"] == pytest.approx(math.log(24 / 30))
-    found = law_fit.look_up(dataclasses.replace(row, accelerators=32), rows)
-    assert found["nearest count"] == pytest.approx(math.log(24 / 3)) and "same count" not in found
-    assert found["simple rule"] == pytest.approx(math.log(24 / (6 * 0.5**0.8)))
+    errors_of = law_fit.look_up(row, rows)
+    assert errors_of["same count"] == errors_of["simple rule"] == pytest.approx(math.log(24 / 12))
+    assert errors_of["same submitter"] == pytest.approx(math.log(24 / 30))
+    errors_of = law_fit.look_up(dataclasses.replace(row, accelerators=32), rows)
+    assert errors_of["nearest count"] == pytest.approx(math.log(24 / 3)) and "same count" not in errors_of
+    assert errors_of["simple rule"] == pytest.approx(math.log(24 / (6 * 0.5**0.8)))
     other = law_fit.look_up(dataclasses.replace(row, chip="A30"), rows)
     faster = law.speed_of(accelerators.table()["A30"]) - law.speed_of(accelerators.table()["L4"])
     assert other == {"simple rule": pytest.approx(math.log(24 / 10) + faster)}
@@ -262,8 +263,8 @@ def test_a_look_up_against_its_naive_form():
 )
 def test_more_accelerators_neither_take_longer_nor_speed_up_beyond_their_number(benchmark, chip):
     entry = accelerators.table()[chip] | {"name": chip}
-    found = law.estimates(benchmark, entry, [1 << i for i in range(14)])
-    for one, other in zip(found, found[1:]):
+    estimates = law.estimates(benchmark, entry, [1 << i for i in range(14)])
+    for one, other in zip(estimates, estimates[1:]):
         assert other.minutes <= one.minutes * 1.0001 <= 2.16 * other.minutes
 
 
@@ -287,8 +288,8 @@ def test_the_law_says_when_it_cannot_say(benchmark, many, reason):
 
 def test_a_processor_has_no_forecast():
     for name in ("Xeon with AMX", "EPYC 9004"):
-        (found,) = law.estimates("resnet", accelerators.table()[name] | {"name": name}, [8])
-        assert "processors without accelerators" in found.reason
+        (estimate,) = law.estimates("resnet", accelerators.table()[name] | {"name": name}, [8])
+        assert "processors without accelerators" in estimate.reason
 
 
 def test_memory_decides():
@@ -307,7 +308,7 @@ def test_memory_decides():
 def test_a_division_divides_the_batch_and_fits(many, batch):
     one = memory.divide("llama31_8b", H100, many, 8, batch)
     assert one.data * one.tensor * one.pipeline * one.context == many
-    assert one.data * one.micro * one.accumulation == batch and one.held < H100["memory"]
+    assert one.data * one.micro * one.accumulation == batch and one.bytes_each < H100["memory"]
     assert memory.divide("llama31_405b", H100, many, 8, 1152) is None
 
 
@@ -322,8 +323,8 @@ def test_prices_are_ranges_over_offers_that_can_be_booked():
     assert h100.for_count(1024) is None and h100.for_count(256).offers[0].usd > first
     assert money.prices()["GH200"].for_count(2) is None and money.prices()["GH200"].for_count(1)
     assert h100.dollars(8, 60.0) == pytest.approx((8 * first, 8 * last))
-    assert "older than a year" in money.Offer("x", 1.0, date="2020-01").told
-    assert "older" not in money.Offer("x", 1.0, date="2999-01", kind="spot").told
+    assert "older than a year" in money.Offer("x", 1.0, date="2020-01").words
+    assert "older" not in money.Offer("x", 1.0, date="2999-01", kind="spot").words
 
 
 def test_an_offer_of_hosts_bills_whole_hosts():
@@ -331,7 +332,7 @@ def test_an_offer_of_hosts_bills_whole_hosts():
     alone, both = money.Price((host,)), money.Price((host, single))
     assert alone.for_count(1).dollars(1, 60.0) == (16.0, 16.0)
     assert alone.for_count(12).dollars(12, 60.0) == (32.0, 32.0)
-    assert "billed for 8" in alone.for_count(1).told(1) and "billed" not in alone.for_count(8).told(8)
+    assert "billed for 8" in alone.for_count(1).words(1) and "billed" not in alone.for_count(8).words(8)
     # An offer of exactly so many leaves out those that bill more.
     assert (
         both.for_count(1).offers == (single,)
@@ -372,6 +373,6 @@ def test_energy_of_published_power_results_without_their_submitter():
     assert len(money.powers()) >= 28
     for one in money.powers():
         chip = accelerators.table()[one.chip] | {"name": one.chip}
-        found = money.energy(chip, one.accelerators, one.minutes, (one.minutes,) * 2, money.maker(one.org))
-        assert abs(math.log(found.kwh / one.kwh)) < math.log(1.35), one
+        energy = money.energy(chip, one.accelerators, one.minutes, (one.minutes,) * 2, money.maker(one.org))
+        assert abs(math.log(energy.kwh / one.kwh)) < math.log(1.35), one
     assert money.energy(accelerators.table()["TPU v6e"], 8, 10.0, (9.0, 11.0)) is None

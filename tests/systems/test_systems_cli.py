@@ -30,8 +30,8 @@ def test_show(capsys):
 def test_detect_writes_a_draft_that_validates(tmp_path, capsys):
     path = tmp_path / "here.json"
     assert main(["detect", "-o", str(path)]) == 0
-    said = capsys.readouterr().err
-    assert "submitter" in said and "framework " in said and json.loads(path.read_text())["framework"] == ""
+    text = capsys.readouterr().err
+    assert "submitter" in text and "framework " in text and json.loads(path.read_text())["framework"] == ""
     assert main(["detect", "--framework=numpy", "-o", str(path)]) == 0
     assert json.loads(path.read_text())["framework"].startswith("numpy ")
     assert "framework " not in capsys.readouterr().err

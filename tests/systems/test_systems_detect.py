@@ -57,20 +57,20 @@ def test_unsupported_queries_are_left_out():
 def machine(tmp_path, monkeypatch):
     """A node with a disk of each kind, 100 Gbit/s Ethernet and two InfiniBand ports."""
 
-    def put(path, text):
+    def write(path, text):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
 
-    put("proc/meminfo", "MemTotal:       536870912 kB\nMemFree: 1 kB\n")
-    put("etc/os-release", 'PRETTY_NAME="Ubuntu 18.04.3 LTS"\n')
+    write("proc/meminfo", "MemTotal:       536870912 kB\nMemFree: 1 kB\n")
+    write("etc/os-release", 'PRETTY_NAME="Ubuntu 18.04.3 LTS"\n')
     for disk, size, spins in (("nvme0n1", 3750748848, 0), ("sda", 1953525168, 1), ("loop0", 100, 0)):
-        put(f"sys/block/{disk}/size", f"{size}\n")
-        put(f"sys/block/{disk}/queue/rotational", f"{spins}\n")
-    put("sys/class/net/eth0/speed", "100000\n")
-    put("sys/class/net/eth0/device/vendor", "0x15b3\n")
-    put("sys/class/net/docker0/speed", "10000\n")
+        write(f"sys/block/{disk}/size", f"{size}\n")
+        write(f"sys/block/{disk}/queue/rotational", f"{spins}\n")
+    write("sys/class/net/eth0/speed", "100000\n")
+    write("sys/class/net/eth0/device/vendor", "0x15b3\n")
+    write("sys/class/net/docker0/speed", "10000\n")
     for card in ("mlx5_0", "mlx5_1"):
-        put(f"sys/class/infiniband/{card}/ports/1/rate", "100 Gb/sec (4X EDR)\n")
+        write(f"sys/class/infiniband/{card}/ports/1/rate", "100 Gb/sec (4X EDR)\n")
     outputs = {"lscpu": XEON, "nvidia-smi": V100}
     monkeypatch.setattr(machine_tools, "output", lambda *command, **_: outputs[command[0]])
     return tmp_path
@@ -91,8 +91,8 @@ def test_a_whole_machine(machine):
 
 def test_an_empty_machine_is_described_without_a_crash(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_tools, "output", lambda *command, **_: "")
-    found, missing = systems.detect(tmp_path)
-    assert tuple(found) == NAMES and all(isinstance(value, str) for value in found.values())
+    description, missing = systems.detect(tmp_path)
+    assert tuple(description) == NAMES and all(isinstance(value, str) for value in description.values())
     assert "accelerator_model_name" not in missing  # there is no accelerator to describe
     assert "host_memory_capacity" in missing
 

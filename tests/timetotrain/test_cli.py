@@ -36,10 +36,10 @@ def test_a_module_s_verb_gets_its_parser_and_its_options(verb, capsys):
 
 def test_a_command_line_gets_the_words_behind_the_verb(verb, monkeypatch):
     monkeypatch.setitem(VERBS, "try", Verb("try it", verb.__name__, ("first",)))
-    seen = []
-    verb.main = lambda argv: seen.append(argv) or 5
+    words = []
+    verb.main = lambda argv: words.append(argv) or 5
     assert cli.main(["try", "second", "--third"]) == 5
-    assert seen == [["first", "second", "--third"]]
+    assert words == [["first", "second", "--third"]]
 
 
 def test_an_error_is_a_line_and_its_status(verb, capsys):
@@ -61,9 +61,9 @@ def test_a_missing_module_is_said(monkeypatch, capsys):
 @pytest.mark.parametrize("words", [["--nothing-like-it=1"], ["mnist", "--nothing-like-it"]])
 def test_wrong_usage_of_any_verb_is_one_line_without_the_usage(name, words, capsys):
     assert cli.main([name, *words]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and not said.out
-    assert "usage" not in said.err
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ") and output.err.count("\n") == 1 and not output.out
+    assert "usage" not in output.err
 
 
 def test_an_unknown_verb_gets_near_names(capsys):
@@ -96,7 +96,7 @@ def test_dashes_within_a_flag_are_underscores():
     parser.add_argument("--data_dir")
     parser.add_argument("--full-tree", action="store_true")
     parser.add_argument("rest", nargs="*")
-    known = parser.parse_args(["--data-dir=a-b", "--full-tree", "--", "--data-dir"])
-    assert vars(known) == {"data_dir": "a-b", "full_tree": True, "rest": ["--data-dir"]}
+    arguments = parser.parse_args(["--data-dir=a-b", "--full-tree", "--", "--data-dir"])
+    assert vars(arguments) == {"data_dir": "a-b", "full_tree": True, "rest": ["--data-dir"]}
     with pytest.raises(UserError, match="--data-dri"):
         parser.parse_args(["--data-dri=x"])

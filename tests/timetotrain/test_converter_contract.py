@@ -34,8 +34,8 @@ def converted(request, tmp_path_factory):
 
 def test_the_functions_have_the_protocol_s_parameters(converted):
     for name in ("convert", "preview"):
-        own, shared = (inspect.signature(getattr(x, name)).parameters for x in (converted[0], Converter))
-        assert list(own) == list(shared)[1:]
+        ours, shared = (inspect.signature(getattr(x, name)).parameters for x in (converted[0], Converter))
+        assert list(ours) == list(shared)[1:]
     assert converted[0].PREVIEW in benchmarks.module(converted[1].description.benchmark, "presets").PRESETS
 
 

@@ -39,8 +39,8 @@ def test_photographs(tmp_path, capsys):
     assert (config.num_classes, config.num_train_examples, config.num_eval_examples) == (2, 18, 2)
     empty, cut = description.broken
     assert "cut.jpg: no whole picture" in cut and empty.endswith("green: no pictures in it")
-    said = capsys.readouterr()
-    assert "cut.jpg" in said.err and "18 for training, 2 for evaluation, 2 classes" in said.out
+    output = capsys.readouterr()
+    assert "cut.jpg" in output.err and "18 for training, 2 for evaluation, 2 classes" in output.out
     page = (out / "data.html").read_text()
     assert "cut.jpg" in page and "train: red" in page and page.count("data:image/png") == 18
     assert "http" not in page  # Nothing is loaded from elsewhere.
@@ -54,9 +54,9 @@ def test_labels_in_the_records_are_the_description_s(tmp_path, monkeypatch):
     assert defaults == {"data.flip": False}
     for path in sorted(out.glob("train-*")):
         for record in tfrecords.read(path):
-            found = tf.train.Example.FromString(record).features.feature
-            name = found["image/filename"].bytes_list.value[0].decode()
-            assert name.startswith(labels[found["image/class/label"].int64_list.value[0] - 1])
+            features = tf.train.Example.FromString(record).features.feature
+            name = features["image/filename"].bytes_list.value[0].decode()
+            assert name.startswith(labels[features["image/class/label"].int64_list.value[0] - 1])
 
 
 @pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn"])
@@ -75,8 +75,8 @@ def test_pictures_with_cocos_annotations(tmp_path, benchmark):
     assert config.num_train_examples + config.num_eval_examples == 9
     broken = "\n".join(description.broken)
     assert "3.png: no whole picture" in broken and "no area" in broken and "unknown image 77" in broken
-    kept = json.loads((out / config.data.annotations).read_text())
-    assert [category["id"] for category in kept["categories"]] == [1, 2]
+    annotations = json.loads((out / config.data.annotations).read_text())
+    assert [category["id"] for category in annotations["categories"]] == [1, 2]
 
 
 def test_boxes_without_masks_are_for_ssd_and_no_picture_is_read(tmp_path, capsys, monkeypatch):
@@ -95,7 +95,7 @@ def test_perfect_detections_of_two_own_classes_score_one(tmp_path):
     assert convert("ssd", source, out, "--no_page", "--eval_part", "0.5") == 0
     config, _ = checked("ssd", out)
     content = json.loads((out / config.data.annotations).read_text())
-    count, most = len(content["images"]), config.detections
+    count, most = len(content["images"]), config.sizes.detections
     arrays = {
         "image_id": np.array([image["id"] for image in content["images"]]),
         "weight": np.ones(count, np.float32),
@@ -189,18 +189,21 @@ def test_sentence_pairs(tmp_path, benchmark, tabs):
 
 def with_a_long_pair(folder, words):
     """Sentences and five evaluation pairs, one of them of that many words: the first words of `convert`'s line."""
-    sources, held = custom_sources.sentences(folder / "text"), custom_sources.sentences(folder / "held", 5)
-    for path in held:
+    sources, held_out = (
+        custom_sources.sentences(folder / "text"),
+        custom_sources.sentences(folder / "held", 5),
+    )
+    for path in held_out:
         path.write_text(path.read_text() + " ".join(["bad"] * words) + "\n")
-    return [*sources, folder / "out", "--eval", *held, "--vocabulary_size", 200, "--no_page"]
+    return [*sources, folder / "out", "--eval", *held_out, "--vocabulary_size", 200, "--no_page"]
 
 
 def test_a_long_sentence_to_evaluate_on_is_one_line(tmp_path, capsys):
     needs_text("transformer")
     words = with_a_long_pair(tmp_path, 200)
     assert convert("transformer", *words) == 2
-    said = capsys.readouterr().err
-    assert "has 401 subwords, a packed row 128: 'bad bad " in said and "give --max_length=401" in said
+    message = capsys.readouterr().err
+    assert "has 401 subwords, a packed row 128: 'bad bad " in message and "give --max_length=401" in message
     assert convert("transformer", *words, "--max_length", 401) == 0
 
 
@@ -226,12 +229,12 @@ def test_an_interrupted_conversion_is_refused_by_a_run_and_finished_by_the_same_
     tmp_path, monkeypatch
 ):
     source, out = custom_sources.photographs(tmp_path / "photos"), tmp_path / "out"
-    written, write = [], tfrecords.write
+    paths, write = [], tfrecords.write
 
     def interrupted(path, records):
-        if len(written) == 3:
+        if len(paths) == 3:
             raise KeyboardInterrupt
-        written.append(path)
+        paths.append(path)
         return write(path, records)
 
     monkeypatch.setattr(tfrecords, "write", interrupted)
@@ -239,9 +242,9 @@ def test_an_interrupted_conversion_is_refused_by_a_run_and_finished_by_the_same_
     with pytest.raises(UserError, match="has not finished"):
         data_description.read(out)
     monkeypatch.setattr(tfrecords, "write", write)
-    times = [path.stat().st_mtime_ns for path in written]
+    times = [path.stat().st_mtime_ns for path in paths]
     assert convert("resnet", source, out, "--no_page") == 0
-    assert [path.stat().st_mtime_ns for path in written] == times
+    assert [path.stat().st_mtime_ns for path in paths] == times
     checked("resnet", out)
 
 
@@ -264,7 +267,7 @@ def _nothing(folder):
     "benchmark, make, words, message",
     [
         ("resnett", custom_sources.photographs, [], "did you mean resnet"),
-        ("resnet", _nothing, [], "no images"),
+        ("resnet", _nothing, [], "no pictures"),
         ("resnet", custom_sources.photographs, ["--eval_part", "1.5"], "--eval_part=1.5"),
         ("ssd", _nothing, [], "no annotations; expected COCO's JSON"),
         ("ssd", custom_sources.objects, ["--annotations", "/nowhere.json"], "/nowhere.json: No such file"),
@@ -274,8 +277,8 @@ def _nothing(folder):
 )
 def test_bad_input_is_one_line_and_status_2(tmp_path, capsys, benchmark, make, words, message):
     assert convert(benchmark, make(tmp_path / "source"), tmp_path / "out", *words) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len([line for line in said if line.startswith("error: ")]) == 1 and message in said[-1]
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len([line for line in lines if line.startswith("error: ")]) == 1 and message in lines[-1]
 
 
 def test_a_folder_of_other_files_is_left_as_it_is(tmp_path):
@@ -288,10 +291,10 @@ def test_a_folder_of_other_files_is_left_as_it_is(tmp_path):
 
 def test_a_split_is_stratified_and_a_function_of_the_seed():
     classes = ["a"] * 50 + ["b"] * 10 + ["c"] * 2 + ["d"]
-    held = folder_conversion.divide(classes, 0.1, 3)
-    assert [int(held[np.array(classes) == name].sum()) for name in "abcd"] == [5, 1, 1, 0]
-    assert np.array_equal(held, folder_conversion.divide(classes, 0.1, 3))
-    assert not np.array_equal(held, folder_conversion.divide(classes, 0.1, 4))
+    held_out = folder_conversion.divide(classes, 0.1, 3)
+    assert [int(held_out[np.array(classes) == name].sum()) for name in "abcd"] == [5, 1, 1, 0]
+    assert np.array_equal(held_out, folder_conversion.divide(classes, 0.1, 3))
+    assert not np.array_equal(held_out, folder_conversion.divide(classes, 0.1, 4))
 
 
 @pytest.mark.parametrize(
@@ -305,8 +308,8 @@ def test_shards_are_neither_empty_nor_too_large(examples, size, count):
 @pytest.mark.parametrize("groups, fits", [("xxyyzz", True), ("xxxyyy", False), ("xxxxxx", False)])
 def test_a_class_of_one_group_alone_is_explained(groups, fits):
     if fits:
-        held = folder_conversion.divide("aaaabb", 0.1, 0, list(groups))
-        assert 0 < held.sum() < 6 and all(held[:-1:2] == held[1::2])
+        held_out = folder_conversion.divide("aaaabb", 0.1, 0, list(groups))
+        assert 0 < held_out.sum() < 6 and all(held_out[:-1:2] == held_out[1::2])
         return
     with pytest.raises(UserError, match="each class is one group.* rename the list's column of groups"):
         folder_conversion.divide("aaabbb", 0.1, 0, list(groups))
@@ -319,7 +322,9 @@ def test_only_the_folders_of_listed_pictures_are_searched_for_others(tmp_path):
     (tmp_path / "list.csv").write_text("path,label\na/1.png,x\n.,y\n")
     rows, report = images.listed(tmp_path / "list.csv", Report()), Report()
     resnet_data._report_unlisted(tmp_path / "list.csv", rows[:1], report)
-    assert report.said("skipped") == [f"a picture that the list does not name: 1, such as {tmp_path}/a/2.png"]
+    assert report.summaries("skipped") == [
+        f"a picture that the list does not name: 1, such as {tmp_path}/a/2.png"
+    ]
 
 
 def test_show_writes_the_page_alone_with_what_was_chosen(tmp_path, capsys):
@@ -328,5 +333,5 @@ def test_show_writes_the_page_alone_with_what_was_chosen(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clips", "out.html"]
     page = (tmp_path / "out.html").read_text()
     assert page.count("<figure>") > 17 and "split, chosen" in page
-    said = capsys.readouterr().err
-    assert "chosen: split: 0.1 of each class held out, by the converter (--eval_part, --seed)" in said
+    message = capsys.readouterr().err
+    assert "chosen: split: 0.1 of each class held out, by the converter (--eval_part, --seed)" in message

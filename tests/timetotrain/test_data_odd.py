@@ -11,7 +11,7 @@ from common.config import data_description
 from common.data import folder_conversion, given_splits
 from common.data.report import Report
 from common.errors import UserError
-from common.text import custom_text, subwords
+from common.text import custom_text, sentences, subwords
 from tests import custom_sources
 from tests.timetotrain import converting
 from tests.timetotrain.converting import needs_text, reported
@@ -81,9 +81,9 @@ def test_when_no_pair_is_left_the_line_counts_the_reasons(tmp_path, capsys):
     paths = custom_sources.sentences(tmp_path / "text", 3)
     paths[0].write_bytes(b"\xe9\n\xe9\n \n")
     assert text(*paths, out=tmp_path / "out") == (2, None)
-    said = capsys.readouterr().err
-    assert "train.en: no sentence pair is left: 2 not UTF-8; save it as UTF-8 (such as" in said
-    assert "1 a side is empty (such as" in said and "class" not in said
+    message = capsys.readouterr().err
+    assert "train.en: no sentence pair is left: 2 not UTF-8; save it as UTF-8 (such as" in message
+    assert "1 a side is empty (such as" in message and "class" not in message
     paths[0].write_text("one sentence\n" * 3)
     paths[1].write_text("ein Satz\n" * 3)
     assert text(*paths, out=tmp_path / "out") == (2, None)
@@ -107,7 +107,7 @@ def test_words_are_short_enough_to_learn_from():
     learned = subwords.learnable("x" * 1000 + "-" * 1000 + "漢" * 1000)
     assert max(map(len, learned.split())) <= 40 + 4 + 4 and "漢漢漢漢 漢漢漢漢" in learned
     assert custom_text.word_count("a b " + "漢" * 100) == 52
-    assert custom_text._clean("\ufeffa\u2028b\rc\x85d") == "a b c d"
+    assert sentences.clean("\ufeffa\u2028b\rc\x85d") == "a b c d"
 
 
 def test_a_column_of_splits_in_any_case_loses_no_row(tmp_path, capsys):
@@ -220,8 +220,8 @@ def test_photographs_of_a_table_are_those_of_folders(tmp_path, capsys):
     )
     one, other = (data_description.read(tmp_path / name) for name in ("table", "folders"))
     assert one.files == other.files and one.labels == ("blue", "red")
-    held = (tmp_path / "table" / folder_conversion.HELD_OUT).read_text().splitlines()
-    assert len(held) == one.split["eval"] and all((source / name).is_file() for name in held)
+    held_out = (tmp_path / "table" / folder_conversion.HELD_OUT).read_text().splitlines()
+    assert len(held_out) == one.split["eval"] and all((source / name).is_file() for name in held_out)
     assert one.baseline == {"value": 1.0, "what": "logistic regression on colors and a thumbnail"}
 
 
@@ -271,10 +271,10 @@ def test_a_test_folder_beside_the_split_and_loose_pictures_are_said(tmp_path, ca
         in capsys.readouterr().err
     )
     assert convert("resnet", photos / "test" / "red", tmp_path / "other") == 2
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert (
-        "its pictures, such as red0.jpg, are in no class's folder" in said
-        and "a CSV file of path,label" in said
+        "its pictures, such as red0.jpg, are in no class's folder" in message
+        and "a CSV file of path,label" in message
     )
 
 
@@ -292,8 +292,8 @@ def test_a_path_that_no_file_can_have_is_one_line(tmp_path, capsys, place):
     source = custom_sources.photographs(tmp_path / "photos", 4)
     paths = {"source": source, "out": tmp_path / "out"} | {place: tmp_path / ("x" * 300)}
     assert convert("resnet", *paths.values()) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {paths[place]}") and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"error: {paths[place]}") and message.count("\n") == 1
 
 
 def test_a_file_s_name_that_is_no_utf8_stops_nothing(tmp_path, capsys):
@@ -312,8 +312,8 @@ def test_a_file_s_name_that_is_no_utf8_stops_nothing(tmp_path, capsys):
     assert "\\udce92.mp4" in page and "Suspicious" in page
     assert "\\udce92.jpg: no whole picture" in data_description.read(tmp_path / "a").broken[0]
     assert "\\udce92.mp4: " in data_description.read(tmp_path / "b").broken[0]
-    held = [(tmp_path / out / folder_conversion.HELD_OUT).read_text(encoding="utf-8") for out in "ab"]
-    assert all(text.count("\n") for text in held)
+    held_out = [(tmp_path / out / folder_conversion.HELD_OUT).read_text(encoding="utf-8") for out in "ab"]
+    assert all(text.count("\n") for text in held_out)
 
 
 def test_empty_lines_at_a_text_s_end_are_no_sentences_and_copies_are_suspicious(tmp_path):

@@ -52,7 +52,7 @@ def test_a_report_says_what_was_taken_left_out_skipped_changed_and_is_suspicious
     (source / "red/notes.txt").write_text("about the pictures")
     (source / "red/.hidden.jpg").write_bytes(b"")
     assert convert("resnet", source, out, "--no_page") == 0
-    report, said = reported(out), capsys.readouterr().err
+    report, message = reported(out), capsys.readouterr().err
     assert report["taken"] == {"pictures to train on": 63, "pictures to evaluate on": 7}
     assert report["left_out"]["no whole picture"]["count"] == 1
     assert report["skipped"]["no picture (.txt)"]["example"].endswith("notes.txt")
@@ -64,8 +64,8 @@ def test_a_report_says_what_was_taken_left_out_skipped_changed_and_is_suspicious
         "changed: picture: turned",
         "suspicious: the same",
     ):
-        assert words in said
-    assert "hidden" not in said
+        assert words in message
+    assert "hidden" not in message
 
 
 def test_strict_ends_with_what_is_suspicious_and_no_run_takes_the_data(tmp_path, capsys):
@@ -84,10 +84,10 @@ def test_data_without_an_object_end_with_the_reasons_counted(tmp_path, capsys, b
     content["annotations"] = [item | {"bbox": [1, 1, 0, 5]} for item in content["annotations"]] if bad else []
     (source / "labels.json").write_text(json.dumps(content))
     assert convert(benchmark, source, tmp_path / "out", "--no_page") == 2
-    said = capsys.readouterr().err
-    assert "no usable object to train on: " in said and not (tmp_path / "out").exists()
-    assert ("its box has no area within the picture: 9" in said) == bad
-    assert said.count("left out: ") == (9 if bad else 0)
+    message = capsys.readouterr().err
+    assert "no usable object to train on: " in message and not (tmp_path / "out").exists()
+    assert ("its box has no area within the picture: 9" in message) == bad
+    assert message.count("left out: ") == (9 if bad else 0)
 
 
 @pytest.mark.parametrize("benchmark", SOURCES)
@@ -109,10 +109,10 @@ def test_two_conversions_of_one_folder_give_the_same_bytes(tmp_path, benchmark):
 
 def fed(kind, reading, files):
     """{file name: what `predict` gives the network for it}, with a network that answers nothing."""
-    seen = []
+    inputs = []
 
     def call(values):
-        seen.extend(values)
+        inputs.extend(values)
         rows = len(values)
         names = {"top_names": np.full([rows, 1], b"x", object), "top_scores": np.ones([rows, 1], np.float32)}
         boxes = {
@@ -123,10 +123,10 @@ def fed(kind, reading, files):
         return names if kind == "classes" else boxes
 
     network = inference.Network(kind, call, (), None, reading=reading)
-    found, _ = inference.files_in(network, [str(files)])
-    answers = list(inference.ask(network, found))
+    paths, _ = inference.files_in(network, [str(files)])
+    answers = list(inference.ask(network, paths))
     assert not [answer for answer in answers if "error" in answer]
-    return dict(zip((name.rpartition("/")[2] for name in found), seen, strict=True))
+    return dict(zip((name.rpartition("/")[2] for name in paths), inputs, strict=True))
 
 
 def test_predict_sees_two_hundred_odd_photographs_as_training_does(tmp_path):
@@ -138,10 +138,10 @@ def test_predict_sees_two_hundred_odd_photographs_as_training_does(tmp_path):
     custom_sources.odd_pictures(source / "red", 200)
     assert convert("resnet", source, out, "--no_page", "--eval_part", "0.9") == 0
     assert reported(out)["left_out"] == {}
-    trained_on, asked = records(out), fed("classes", Reading(png=False), source)
-    assert len(asked) == 204 and trained_on.keys() == asked.keys()
+    trained_on, requests = records(out), fed("classes", Reading(png=False), source)
+    assert len(requests) == 204 and trained_on.keys() == requests.keys()
     for name, features in trained_on.items():
-        assert features["image/encoded"].bytes_list.value[0] == asked[name], name
+        assert features["image/encoded"].bytes_list.value[0] == requests[name], name
     config = data_description.filled(PRESETS["cpu-photos"], out)
     config = dataclasses.replace(
         config, eval_batch_size=64, data=dataclasses.replace(config.data, cache="none")
@@ -152,17 +152,14 @@ def test_predict_sees_two_hundred_odd_photographs_as_training_does(tmp_path):
         for image, label in zip(batch["image"].numpy(), batch["label"].numpy())
         if label >= 0
     ]
-    held = records(out, "validation-*")
-    ours = [
-        reader.central_crop(tf.constant(asked[name]), config.image_size, config.data).numpy().tobytes()
-        for name in held
-    ]
+    held_out = records(out, "validation-*")
+    ours = [reader.central_crop(tf.constant(requests[name]), config).numpy().tobytes() for name in held_out]
     assert sorted(cut) == sorted(ours) and len(cut) > 100
 
 
 def test_an_export_says_how_its_records_were_read(tmp_path):
-    for found, right in (({}, Reading()), ({"png": False, "short_side": 96}, Reading(False, 96))):
-        assert inference._reading({"reading": found}, tmp_path) == right
+    for settings, right in (({}, Reading()), ({"png": False, "short_side": 96}, Reading(False, 96))):
+        assert inference._reading({"reading": settings}, tmp_path) == right
     for bad in ({"png": 1}, {"short_side": 0}, {"short_side": 1e9}, {"other": 1}, [], "x"):
         with pytest.raises(inference.UserError, match="export it again"):
             inference._reading({"reading": bad}, tmp_path)
@@ -171,8 +168,8 @@ def test_an_export_says_how_its_records_were_read(tmp_path):
 @pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn"])
 def test_predict_sees_odd_pictures_with_boxes_as_training_does(tmp_path, benchmark):
     source, out = tmp_path / "source", tmp_path / "out"
-    made = custom_sources.odd_pictures(source / "images", 60)
-    images = [{"id": i, "file_name": path.name} for i, path in enumerate(made)]
+    names = custom_sources.odd_pictures(source / "images", 60)
+    images = [{"id": i, "file_name": path.name} for i, path in enumerate(names)]
     shape = [[4, 4, 20, 4, 20, 20, 4, 20]]
     items = [
         {"image_id": i, "category_id": 1, "bbox": [4, 4, 16, 16], "segmentation": shape} for i in range(60)
@@ -180,10 +177,10 @@ def test_predict_sees_odd_pictures_with_boxes_as_training_does(tmp_path, benchma
     content = {"images": images, "annotations": items, "categories": [{"id": 1, "name": "x"}]}
     (source / "labels.json").write_text(json.dumps(content))
     assert convert(benchmark, source, out, "--no_page") == 0
-    trained_on, asked = records(out, "*.tfrecord"), fed("objects", Reading(), source / "images")
-    assert len(asked) == 60 and trained_on.keys() == asked.keys()
+    trained_on, requests = records(out, "*.tfrecord"), fed("objects", Reading(), source / "images")
+    assert len(requests) == 60 and trained_on.keys() == requests.keys()
     for name, features in trained_on.items():
-        assert features["image/encoded"].bytes_list.value[0] == asked[name], name
+        assert features["image/encoded"].bytes_list.value[0] == requests[name], name
 
 
 def odd_clips(folder):
@@ -225,17 +222,31 @@ def test_predict_sees_videos_as_training_does(tmp_path):
     assert short == 48
     trained_on = records(out)
     assert len(trained_on) == 14
-    seen = []
+    names = []
 
     def call(values):
-        seen.append([bytes(value) for value in values])
+        names.append([bytes(value) for value in values])
         return {"top_names": np.full([1, 1], b"x", object), "top_scores": np.ones([1, 1], np.float32)}
 
     network = inference.Network("video", call, (), None, reading=Reading(short_side=short))
     for name, features in trained_on.items():
-        seen.clear()
+        names.clear()
         (answer,) = inference.ask(network, [str(next(source.glob(f"*/{name}")))])
-        assert "error" not in answer and seen[0] == list(features["video/frames"].bytes_list.value), name
+        assert "error" not in answer and names[0] == list(features["video/frames"].bytes_list.value), name
+
+
+def test_predict_takes_a_folder_of_frames_and_names_a_text_without_lines_or_with_markup(tmp_path):
+    network = inference.Network("video", None, (), None)
+    for name, place in (("clip", tmp_path), ("mask", tmp_path / "mask")):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            Image.new("RGB", (20, 10)).save(tmp_path / f"{name}/{number}.jpg")
+        assert inference.files_in(network, [str(place)]) == ([str(tmp_path / name)], [])
+    network = inference.Network("translation", None, (), None)
+    for text, message in ((" \n", "no text in it"), ("<tmx>\n", "XML or HTML")):
+        (tmp_path / "a.txt").write_text(text)
+        (answer,) = inference.ask(network, [str(tmp_path / "a.txt")])
+        assert message in answer["error"]
 
 
 def test_predict_answers_around_a_bad_file_and_ends_with_an_error(tmp_path, monkeypatch, capsys):
@@ -250,10 +261,10 @@ def test_predict_answers_around_a_bad_file_and_ends_with_an_error(tmp_path, monk
     (tmp_path / "b.jpg").write_bytes(b"no picture")
     (tmp_path / "c.txt").write_text("no picture")
     assert cli.main(["predict", "model", str(tmp_path), "--pictures", str(tmp_path / "drawn")]) == 2
-    said = capsys.readouterr()
-    (answer,) = map(json.loads, said.out.splitlines())
+    output = capsys.readouterr()
+    (answer,) = map(json.loads, output.out.splitlines())
     assert answer["file"].endswith("a.bmp") and (tmp_path / "drawn/a.png").is_file()
-    lines = [line for line in said.err.splitlines() if line.startswith(("skipped", "left out", "error"))]
+    lines = [line for line in output.err.splitlines() if line.startswith(("skipped", "left out", "error"))]
     assert "c.txt" in lines[0] and "b.jpg: no picture" in lines[1] and "1 input left out" in lines[2]
 
 
@@ -279,8 +290,8 @@ def test_examples_of_two_classes_and_classes_of_one_name_are_suspicious(tmp_path
     source, out = SOURCES[benchmark](tmp_path / "source"), tmp_path / "out"
     first, second = sorted(source.iterdir())
     shutil.copytree(first, source / first.name.title())
-    found = next(first.iterdir())
-    shutil.copy(found, second / f"other{found.suffix}")
+    path = next(first.iterdir())
+    shutil.copy(path, second / f"other{path.suffix}")
     assert convert(benchmark, source, out, "--no_page") == 0
     suspicious = reported(out)["suspicious"]
     what = "picture" if benchmark == "resnet" else "video"

@@ -1,5 +1,7 @@
 """Tests lists of pictures and files of sentences as people have them, and on which side an example is."""
 
+import json
+import os
 import tarfile
 
 import numpy as np
@@ -10,7 +12,7 @@ from common.data import given_splits, tables
 from common.data.folder_conversion import Options
 from common.data.report import Report
 from common.errors import UserError
-from common.text import custom_text
+from common.text import custom_text, sentences
 from resnet import images
 from tests.timetotrain.converting import convert, reported
 
@@ -47,8 +49,8 @@ def test_a_group_stays_on_one_side_and_so_do_near_copies(tmp_path):
     for seed in range(3):
         out = tmp_path / f"out{seed}"
         assert convert("resnet", tmp_path / "set", out, "--no_page", "--eval_part=0.3", f"--seed={seed}") == 0
-        held = {int(line.split(".")[0]) for line in (out / "held_out.txt").read_text().split()}
-        side = [n in held for n in range(30)]
+        held_out = {int(line.split(".")[0]) for line in (out / "held_out.txt").read_text().split()}
+        side = [n in held_out for n in range(30)]
         assert 0 < sum(side) < 30
         assert all(side[n] == side[n - n % 4] for n in range(24))
         assert all(side[n] == side[n - 24] for n in range(24, 30))
@@ -91,6 +93,10 @@ def test_a_large_loss_is_suspicious(tmp_path, capsys):
         ("1\n00:00:01,000 --> 00:00:02,000\na", "subtitles"),
         ("a ||| b", "|||"),
         ('[\n {"en": "a"}\n]', "JSON"),
+        ('["a", "b"]', "JSON"),
+        ('[["a", "b"]]', "JSON"),
+        ('[{"en": "' + "a" * (2 << 20), "JSON"),
+        ('<?xml version="1.0"?>\n<!DOCTYPE cesAlign>\n<cesAlign>', "XML"),
     ],
 )
 def test_sentences_with_markup_are_refused_by_name(tmp_path, capsys, content, program):
@@ -101,39 +107,96 @@ def test_sentences_with_markup_are_refused_by_name(tmp_path, capsys, content, pr
 
 
 @pytest.mark.parametrize(
-    "row", ["{n}\t{a}\t1{n}\t{b}", "1.{n}\t{a}\t{b}", "{a}\t{b}\tby me, {n}", "{a}\t{b}"]
+    "row",
+    [
+        "{n}\t{a}\t1{n}\t{b}",
+        "1.{n}\t{a}\t{b}",
+        "{a}\t{b}\tby me, {n}",
+        "{a}\t{b}",
+        "{n}\teng\t{a}\t1{n}\tswe\t{b}",
+        "https://a.b/{n}\thttp://a.b\t{a}\t{b}\t0.{n}",
+        "{a}\t\t{b}",
+    ],
 )
-def test_columns_of_numbers_and_of_names_are_no_sentences(tmp_path, row):
+def test_columns_of_numbers_codes_addresses_and_names_are_no_sentences(tmp_path, row):
     lines = [row.format(n=n, a=f"sentence {n}", b=f"mening {n}") for n in range(30)]
     (tmp_path / "a.tsv").write_text("\n".join(["en\tsv", *lines][row.count("\t") > 1 :]))
-    with custom_text.prepared([tmp_path / "a.tsv"], options := Options()) as pairs:
-        assert pairs.sizes == (27, 3) and all(a[0] == "s" and b[0] == "m" for a, b in pairs.train.pairs())
+    pairs = custom_text.prepared([tmp_path / "a.tsv"], options := Options())
+    assert (len(pairs.train.rows), len(pairs.evaluation.rows)) == (27, 3)
+    assert all(a[0] == "s" and b[0] == "m" for a, b in pairs.train.rows)
     assert len(options.report.skipped) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "sources", "skipped"),
     [
-        *((f"{sound}\tx", [sound], 0) for sound in ('["Hello"]', "<url> is a site", "<doc> is a tag")),
+        *((f"{sound}\tx", [sound], 0) for sound in ('["Hello"]', "<url> is a site", "[{0}] is it")),
         ("id\tscore\tsource\ttarget\n1\t0.5\tGood day\tTag\n2\t0.7\tBye\tWeg", ["Good day", "Bye"], 2),
         ("1\tGood day\tTag\n2\tBye\n3\tYes\tJa", ["Good day", "Yes"], 1),
         ("\nen\tde\nGood day\tTag", ["Good day"], 1),
         ("he\ter\nshe likes\tsie mag", ["he", "she likes"], 0),
         ("it\tes\nshe\tsie", ["it", "she"], 0),
+        ("Is it\tEs\nGood day\tTag", ["Is it", "Good day"], 0),
+        ("text file\tDatei\nGood day\tTag", ["text file", "Good day"], 0),
+        ("id\ten\tde\na\tGood day\tTag\nb\tBye\tWeg", ["Good day", "Bye"], 2),
+        ("a\ten\tde\nf.mp3\tGood day\tTag\ng.mp3\tBye\tWeg", ["Good day", "Bye"], 2),
+        ("f1.mp3\tGood day\tTag\nf2.mp3\tBye\tWeg\nf3.mp3\tYes\tJa", ["Good day", "Bye", "Yes"], 1),
+        ("\ten\tde\n0\tGood day\tTag\n1\tBye\tWeg", ["Good day", "Bye"], 2),
+        ("target\tsource\nTag da\tGood day", ["Good day"], 1),
+        ("english_sentence\tSource text\nGood day\tTag", ["Good day"], 1),
+        ('en\tde\n"Good\nday"\t"Tag"\nBye\t"Weg\nda"', ["Good day", "Bye"], 1),
+        ('en\tde\nBye\tWeg\n"Good day\nYes\tJa', ["Bye", "Yes"], 1),
+        ("en\tde\n1\tGood day\tTag\n2\tBye\tWeg", ["Good day", "Bye"], 2),
+        ("en\tde\nGood day\tTag\tformal\nBye\tWeg\tcasual", ["Good day", "Bye"], 2),
+        ("en\tde\tfr\nH2O\tdas Wasser\tde l'eau\nCO2\tdas Gas\tdu gaz", ["H2O", "CO2"], 2),
+        ("de\ten\tscore\nnice\t2\t1\nso ist\t3\t0", ["nice", "so ist"], 2),
+        ("H2O\tdas Wasser\tchem. Formel\nCO2\tdas Gas\tes\nNH3\tb\tc", ["H2O", "CO2", "NH3"], 1),
+        ("B1\tVitamin\t3\nB2\tZwei\t4", ["B1", "B2"], 1),
+        ("en\tid\nGood day\tSelamat siang", ["Good day"], 1),
+        ('"a 5"" disc"\tx\nan inch" more\ty', ['a 5" disc', 'an inch" more'], 0),
     ],
 )
 def test_sentences_are_told_from_ids_and_names(tmp_path, text, sources, skipped):
     (tmp_path / "a.tsv").write_text(text)
-    pairs = list(custom_text._read([tmp_path / "a.tsv"], 100, report := Report()))
+    pairs = list(sentences.read([tmp_path / "a.tsv"], 100, report := Report()))
     assert [source for source, _ in pairs] == sources and len(report.skipped) == skipped
+
+
+def test_a_csv_has_the_columns_that_its_first_line_names_or_tabs(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("en,de\nWell then, yes,Nun, ja\nBye,Weg\n")
+    assert list(sentences.read([path], 100, report := Report())) == [("Bye", "Weg")]
+    assert list(report.left_out) == [
+        "more columns than the line of names, 2; a comma inside of a sentence? put it in quotes"
+    ]
+    path.write_text("Well, yes, he\tNun, ja\nBye\tWeg\n")
+    assert next(sentences.read([path], 100, Report())) == ("Well, yes, he", "Nun, ja")
+
+
+def test_a_file_with_one_column_of_sentences_is_no_file_of_pairs(tmp_path):
+    (tmp_path / "a.tsv").write_text("".join(f"{n}\tdeu\tGuten Tag {n}\n" for n in range(4)))
+    with pytest.raises(UserError, match="only column 3 of 3 has sentences"):
+        list(sentences.read([tmp_path / "a.tsv"], 100, Report()))
+    (tmp_path / "a.tsv").write_text("".join(f"May {n}, 1998\t1998-05-{n}\n" for n in range(4)))
+    assert len(list(sentences.read([tmp_path / "a.tsv"], 100, report := Report()))) == 4
+    assert len(report.suspicious) == 1
+
+
+def test_one_sentence_in_every_line_and_translations_further_on_are_no_codes(tmp_path):
+    same = [f"Stop!\tHalt {n}!\tby me, {n}" for n in range(25)]
+    late = [f"sentence {n}\t{f'mening {n}' if n > 21 else ''}\tby me, {n}" for n in range(30)]
+    for rows, first in ((same, ("Stop!", "Halt 0!")), (late, ("sentence 22", "mening 22"))):
+        for head in ([], ["en\tsv\tid"]):
+            (tmp_path / "a.tsv").write_text("\n".join([*head, *rows]))
+            assert next(sentences.read([tmp_path / "a.tsv"], 100, Report())) == first
 
 
 def test_a_sentence_to_evaluate_on_that_is_trained_on_is_suspicious(tmp_path):
     for name, count in (("a", 9), ("held", 2)):
         (tmp_path / f"{name}.tsv").write_text("".join(f"sentence {n}\tmening {n}\n" for n in range(count)))
     options = Options(eval_sources=(tmp_path / "held.tsv",))
-    with custom_text.prepared([tmp_path / "a.tsv"], options):
-        assert options.report.suspicious["the same sentence to train and to evaluate on"].count == 2
+    custom_text.prepared([tmp_path / "a.tsv"], options)
+    assert options.report.suspicious["the same sentence to train and to evaluate on"].count == 2
 
 
 def listed(folder, rows, name="list.csv"):
@@ -142,7 +205,7 @@ def listed(folder, rows, name="list.csv"):
 
 
 @pytest.mark.parametrize(
-    ("column", "train", "held"),
+    ("column", "train", "held_out"),
     [
         ("is_valid", "False", "True"),
         ("phase", "1", "2"),
@@ -150,13 +213,49 @@ def listed(folder, rows, name="list.csv"):
         ("set", "TRAIN", "dev"),
     ],
 )
-def test_a_column_that_may_be_a_split_is_taken_or_said(tmp_path, column, train, held):
-    cells = [held if n > 3 else train for n in range(6)]
+def test_a_column_that_may_be_a_split_is_taken_or_said(tmp_path, column, train, held_out):
+    cells = [held_out if n > 3 else train for n in range(6)]
     rows, report = listed(
         tmp_path, [f"path,label,{column}", *(f"{n}.png,a,{cell}" for n, cell in enumerate(cells))]
     )
     assert [row.split for row in rows] == ([cell.lower() for cell in cells] if column == "set" else [""] * 6)
     assert any("may be a split, not taken" in what for what in report.suspicious) == (column != "set")
+
+
+@pytest.mark.parametrize("place", ["/kaggle/input/set/", "C:\\Users\\me\\set\\"])
+def test_paths_of_another_machine_are_read_below_the_list(tmp_path, place):
+    names = ["train/1.png", "train/2.png", "test/1.png"]
+    for number, name in enumerate(names):
+        shaded(tmp_path / name, number)
+    rows, report = listed(tmp_path, ["path,label", *(f"{place}{name},a" for name in names)])
+    assert [str(row.path.relative_to(tmp_path)) for row in rows] == names
+    assert [row.split for row in rows] == ["train", "train", "test"]
+    assert "paths of another machine, read below the list" in report.changed
+
+
+def test_absolute_paths_that_exist_nowhere_stay_as_the_list_says_them(tmp_path, monkeypatch):
+    cells = [f"/mnt/a/b/c/{n}.png" for n in range(50)]
+    looks, look = [], os.path.isfile
+    monkeypatch.setattr(os.path, "isfile", lambda path: looks.append(path) or look(path))
+    rows, report = listed(tmp_path, ["path,label", *(f"{cell},a" for cell in cells)])
+    assert [str(row.path) for row in rows] == cells and not report.changed
+    # Two folders, for the path and for the file name alone; none for a shared folder that is missing.
+    assert sum(str(path).endswith(".png") for path in looks) == 2 * 2 * len(cells)
+
+
+def test_columns_of_classes_are_refused_and_parts_of_a_file_are_said(tmp_path):
+    with pytest.raises(UserError, match="a column for each class .mel, nv., .* write one column label"):
+        listed(tmp_path, ["image,MEL,NV", "0.png,1.0,0.0", "1.png,0.0,1.0"])
+    for rows in (
+        ["label,youtube_id,time_start,time_end,path", "a,x,0,10,x.mp4", "b,y,3,13,y.mp4", "b,y,3,13,y.mp4"],
+        ["path,label,start", "0.png,a,2020-01-01", "0.png,a,2020-01-02"],
+    ):
+        assert not listed(tmp_path, rows)[1].suspicious
+    rows = ["path,label,start,end", "a.mp4,run,0,2", "a.mp4,walk,2,4"]
+    assert [*listed(tmp_path, rows)[1].suspicious] == [
+        "a column of an example's start or end, not read: the whole file is taken",
+        "a file with two classes",
+    ]
 
 
 @pytest.mark.parametrize("cell", ["P\u00c4.PNG", "pa\u0308.png", "p%C3%A4.png", "p\u00e4"])
@@ -194,7 +293,7 @@ def test_a_list_takes_no_file_of_another_row_split_or_class(tmp_path, rows, file
 
 
 @pytest.mark.parametrize(
-    ("rows", "files", "found"),
+    ("rows", "files", "expected"),
     [
         (
             ["1.png,cat,train", "2.png,dog,train", "9.png,dog,test"],
@@ -205,11 +304,11 @@ def test_a_list_takes_no_file_of_another_row_split_or_class(tmp_path, rows, file
         (["1.png,cat,train", "2.png,dog,test"], ["images/1.png", "2.png"], ["images/1.png", "2.png"]),
     ],
 )
-def test_a_row_s_split_decides_which_file_it_means(tmp_path, rows, files, found):
+def test_a_row_s_split_decides_which_file_it_means(tmp_path, rows, files, expected):
     for number, name in enumerate(files):
         shaded(tmp_path / name, number)
     examples, _ = listed(tmp_path, ["path,label,split", *rows])
-    assert [str(one.path.relative_to(tmp_path)) for one in examples] == found
+    assert [str(one.path.relative_to(tmp_path)) for one in examples] == expected
 
 
 def test_several_classes_of_a_file_are_said(tmp_path):
@@ -218,39 +317,132 @@ def test_several_classes_of_a_file_are_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names, taken",
+    "names, part_count",
     [
         *[(("seg_train", "seg_test"), 2), (("training_set", "test_set"), 2), (("Train", "dev"), 2)],
         *[(("trainval", "test", "val"), 2), (("train_tube", "test_tube"), 0)],
         (("roadA_train", "roadA_val", "bridge_train", "bridge_val"), 0),
+        *((("trainingSet", "testSet"), 2), (("trainset", "valset"), 2), (("TrainData", "ValData"), 2)),
+        *((("cats", "dogs", "test"), 0), (("cats", "TestTube", "TrainTube"), 0)),
     ],
 )
-def test_folders_that_differ_in_a_splits_word_are_the_split_or_said(tmp_path, names, taken):
+def test_folders_that_differ_in_a_splits_word_are_the_split_or_said(tmp_path, names, part_count):
     for name in (*names, "train_station"):
         (tmp_path / name).mkdir()
-    expected = (*(tmp_path / name for name in names[:taken]),) if taken else (tmp_path, None)
+    expected = (*(tmp_path / name for name in names[:part_count]),) if part_count else (tmp_path, None)
     assert given_splits.given_split(tmp_path, report=(report := Report())) == expected
-    assert bool(report.suspicious) == (taken == 0)
+    assert bool(report.suspicious) == (part_count == 0)
 
 
 def test_lists_and_packed_files_beside_folders_of_classes_are_suspicious(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    for name in ("trainlist01.txt", "more.zip", "notes.txt"):
+    (tmp_path / "lists").mkdir()
+    for name in ("lists/trainlist01.txt", "more.zip", "notes.txt"):
         (tmp_path / name).write_text("")
     given_splits.report_layout(tmp_path, (".png",), report := Report())
     assert [one.example for one in report.suspicious.values()] == [
-        str(tmp_path / name) for name in ("more.zip", "trainlist01.txt")
+        str(tmp_path / name) for name in ("lists/trainlist01.txt", "more.zip")
     ]
+
+
+def test_captions_beside_pictures_are_no_lists(tmp_path):
+    for name in ("cat/train_0", "valley/val_0", "valley/b"):
+        shaded(tmp_path / f"{name}.png", 1)
+    for name in ("cat/train_0", "valley/valley_credits", "valley/val_notes", "text/cat/train_0", "valley"):
+        (tmp_path / f"{name}.txt").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.txt").write_text("a cat")
+    given_splits.report_layout(tmp_path, (".png",), report := Report())
+    assert not report.suspicious
+
+
+def test_advice_names_a_table_that_is_read(tmp_path):
+    (tmp_path / "a").mkdir()
+    for name, end in (("0.json", ""), ("all.tsv", f"; name {tmp_path / 'a/all.tsv'} if it lists them")):
+        (tmp_path / "a" / name).write_text("")
+        assert given_splits.inner(tmp_path / "a", []) == end
+    shaded(tmp_path / "b/images/cat/0.png", 0)
+    shaded(tmp_path / "b/images/dog/0.png", 1)
+    (tmp_path / "b/meta").mkdir()
+    paths = [str(tmp_path / f"b/images/{one}/0.png") for one in ("cat", "dog")]
+    assert given_splits.inner(tmp_path / "b", paths).startswith(f"; name {tmp_path / 'b/images'}")
+
+
+@pytest.mark.parametrize(
+    ("files", "pictures", "message"),
+    [
+        *(
+            ({"metadata.csv": text}, 0, "a table that lists no pictures")
+            for text in ("patient,age\n1,50\n", "image_id,patient,age\n0,1,50\n", 'path,label\n"a"b,c\n')
+        ),
+        ({"classes.txt": "cat 0\ndog 1\n"}, 0, "does not name every class"),
+        ({"rare/0.png": "", "rare/1.png": ""}, 0, "a class all of whose pictures were left out"),
+        ({"cat/0_mask.png": None, "dog/1_Mask_2.png": None}, 0, "a mask beside its picture"),
+        ({"cat/x_mask.png": None, "cat/_mask.png": None, "cat/0_mask.jpg": None}, 3, ""),
+        ({"cat/40.txt": "a cat", "cat/40_label.png": None}, 1, "no picture (.txt)"),
+    ],
+)
+def test_what_lies_beside_classes_changes_no_label(tmp_path, files, pictures, message):
+    for number in range(12):
+        shaded(tmp_path / f"set/{'cat' if number % 2 == 0 else 'dog'}/{number}.png", number)
+    for number, (name, content) in enumerate(files.items(), 20):
+        (tmp_path / "set" / name).parent.mkdir(exist_ok=True)
+        if content is None:
+            shaded(tmp_path / "set" / name, number)
+        else:
+            (tmp_path / "set" / name).write_text(content)
+    assert convert("resnet", tmp_path / "set", tmp_path / "out", "--no_page") == 0
+    report = reported(tmp_path / "out")
+    assert sum(report["taken"].values()) == 12 + pictures
+    assert list(json.loads((tmp_path / "out/description.json").read_text())["labels"]) == ["cat", "dog"]
+    assert message in " ".join([*report["suspicious"], *report["skipped"]])
+
+
+def test_a_label_that_two_columns_or_a_folder_contradict_is_said(tmp_path):
+    with pytest.raises(UserError, match="two columns are called label; rename"):
+        listed(tmp_path, ["path,label,label", "0.png,a,b"])
+    (row,), _ = listed(tmp_path, ["image_id,video_name,label,class,class", "7,0.mp4,a,b,c"])
+    assert (row.path.name, row.label) == ("0.mp4", "a")
+    for rows, count in ((["a/0.png,b", "b/1.png,b", "a/2.png,a"], 1), (["a/0.png,b", "c/1.png,a"], 0)):
+        _, report = listed(tmp_path, ["path,label", *rows])
+        assert sum(one.count for what, one in report.suspicious.items() if "file's folder" in what) == count
+
+
+def test_classes_of_two_levels_say_which_one_is_read(tmp_path):
+    for number, name in enumerate(("cats/siam", "cats/manx", "dogs/pug", "dogs/boxer")):
+        shaded(tmp_path / name / "0.png", number)
+    given_splits.report_layout(tmp_path, (".png",), report := Report())
+    assert report.choices["classes"][0].startswith("the outer folders, such as cats")
+    shaded(tmp_path / "cats/1.png", 9)
+    given_splits.report_layout(tmp_path, (".png",), report := Report())
+    assert not report.choices
+
+
+def test_a_folder_to_evaluate_on_without_classes_is_not_read(tmp_path):
+    for number in range(12):
+        shaded(tmp_path / f"set/train/{'ab'[number % 2]}/{number}.png", number)
+    shaded(tmp_path / "set/test/0.png", 20)
+    assert convert("resnet", tmp_path / "set", tmp_path / "out", "--no_page") == 0
+    report = reported(tmp_path / "out")
+    assert report["taken"] == {"pictures to train on": 10, "pictures to evaluate on": 2}
+    assert "a folder to evaluate on without classes, not read" in report["suspicious"]
+
+
+def test_a_class_to_evaluate_on_alone_names_the_class_that_it_may_be(tmp_path, capsys):
+    for number in range(12):
+        part = "val" if number > 7 else "train"
+        shaded(
+            tmp_path / f"set/{part}/{'Ab'[number % 2] if part == 'val' else 'ab'[number % 2]}/{number}.png",
+            number,
+        )
+    assert convert("resnet", tmp_path / "set", tmp_path / "out", "--no_page") == 2
+    assert "class A (" in (message := capsys.readouterr().err) and "give it some, or another name" in message
 
 
 def test_translations_of_one_sentence_stay_on_one_side(tmp_path):
     source, target = tmp_path / "a.en", tmp_path / "a.sv"
     source.write_text("".join(f"Sentence {n // 2}\n" for n in range(400)))
     target.write_text("".join(f"mening {n}\n" for n in range(400)))
-    with custom_text.prepared([source, target], Options(eval_part=0.2)) as pairs:
-        sides = [
-            set(path.read_text().split("\n")) - {""}
-            for path in (pairs.train.sources[0], pairs.held.sources[0])
-        ]
-        assert sides[0] and sides[1] and not sides[0] & sides[1]
+    pairs = custom_text.prepared([source, target], Options(eval_part=0.2))
+    sides = [{source for source, _ in part.rows} for part in (pairs.train, pairs.evaluation)]
+    assert sides[0] and sides[1] and not sides[0] & sides[1]

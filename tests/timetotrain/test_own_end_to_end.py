@@ -137,8 +137,8 @@ def test_generated(kind: str, tmp_path: Path) -> None:
     answers, _ = four_commands(case, tmp_path, SHORT)
     if case.answer in ("classes", "times"):
         labels = json.loads((tmp_path / "records" / "description.json").read_text())["labels"]
-        named = answers[0][case.answer]
-        assert {answer["name"] for answer in named} <= set(labels) and named
+        first = answers[0][case.answer]
+        assert {answer["name"] for answer in first} <= set(labels) and first
 
 
 @pytest.mark.parametrize("kind", REAL)
@@ -160,5 +160,5 @@ def test_real(kind: str, tmp_path: Path) -> None:
     )
     measure = benchmarks.module(case.benchmark, "presets").Config.quality
     best = max(ending.evaluations, key=measure.score)
-    print(f"\n{kind}: {case.benchmark}, {measure.shown(best)} after {ending.minutes:.2f} minutes")
+    print(f"\n{kind}: {case.benchmark}, {measure.text(best)} after {ending.minutes:.2f} minutes")
     assert min(best.values() if isinstance(best, dict) else [best]) >= case.least

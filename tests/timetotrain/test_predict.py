@@ -36,9 +36,9 @@ def test_a_bad_line_of_text_is_a_line_and_the_others_are_answered(monkeypatch, c
     monkeypatch.setattr(common.export, "inference", inference, raising=False)
     monkeypatch.setattr(common.export, "pictures", None, raising=False)
     assert cli.main(["predict", "model", "a.txt"]) == 2
-    said = capsys.readouterr()
-    assert [json.loads(line) for line in said.out.splitlines()] == answers[1:]
-    assert said.err.splitlines() == [
+    output = capsys.readouterr()
+    assert [json.loads(line) for line in output.out.splitlines()] == answers[1:]
+    assert output.err.splitlines() == [
         "left out: a.txt: line 2: not UTF-8",
         "error: 1 input left out, as the lines above say; the others are answered",
     ], "no line about an unmeasured latency"

@@ -60,8 +60,8 @@ def words_of(line):
 )
 def test_it_starts_what_the_script_starts(words, variables):
     flags = [word for word in words if word.startswith("--config.")]
-    wanted = script("resnet", *flags, **variables, PYTHON=sys.executable)
-    assert words_of(run("resnet", "--print_command", *words)) == words_of(wanted)
+    expected = script("resnet", *flags, **variables, PYTHON=sys.executable)
+    assert words_of(run("resnet", "--print_command", *words)) == words_of(expected)
 
 
 def series(*words):
@@ -83,10 +83,10 @@ def test_data_of_one_s_own_are_left_alone_under_the_tiny_preset(tmp_path):
 @pytest.mark.parametrize(("python", "expected"), [(sys.executable, "here"), ("/bin/true", "elsewhere")])
 def test_a_run_without_a_launcher_needs_no_second_interpreter(tmp_path, monkeypatch, python, expected):
     def leave(where):
-        def left(*_):
+        def end(*_):
             raise SystemExit(where)
 
-        return left
+        return end
 
     monkeypatch.setattr(cli, "main", leave("here"))
     monkeypatch.setattr(os, "execvp", leave("elsewhere"))
@@ -111,7 +111,7 @@ def test_relative_paths_are_the_caller_s(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "expected"),
     [
         (["--data_dir=a", "--seed=3"], {"data_dir": "a", "seed": 3}),
         (["--data_dir", "a", "--allow_cpu"], {"data_dir": "a", "allow_cpu": True}),
@@ -120,9 +120,9 @@ def test_relative_paths_are_the_caller_s(tmp_path):
         (["-noexport_values", "--allow_cpu=0"], {"export_values": False, "allow_cpu": False}),
     ],
 )
-def test_every_spelling_of_a_flag_is_read(words, wanted):
+def test_every_spelling_of_a_flag_is_read(words, expected):
     options, _ = flags.parse(BenchmarkFlags, words, "run")
-    assert {name: getattr(options, name) for name in wanted} == wanted
+    assert {name: getattr(options, name) for name in expected} == expected
     again, _ = flags.parse(BenchmarkFlags, flags.words(options, [f.name for f in FIELDS]), "run")
     assert again == options
 
@@ -134,23 +134,23 @@ def test_bad_words_are_one_line():
 
 
 def test_the_data_choose_the_preset_where_nobody_does(tmp_path, capsys):
-    def chosen(*words):
+    def choice(*words):
         return series(f"--data_dir={tmp_path}", *words).options.system, capsys.readouterr().err
 
     with pytest.raises(
         UserError, match="--system: name a preset for the data in .*; known: here, cpu-tiny.*;"
     ) as no:
-        chosen()
+        choice()
     assert "of your own files, `timetotrain data resnet FILES OUT` makes" in str(no.value)
-    assert chosen("--generate=0") == ("cpu-tiny", "")  # As run_and_time.sh asks.
+    assert choice("--generate=0") == ("cpu-tiny", "")  # As run_and_time.sh asks.
     (tmp_path / tiny_data.NOTE).write_text("{}")
-    system, line = chosen()
+    system, line = choice()
     assert system == "cpu-tiny" and "are generated; --system=NAME takes another preset\n" in line
     (tmp_path / "description.json").write_text("{}")
-    system, line = chosen()
+    system, line = choice()
     assert system == "here" and line.count("\n") == 1
     assert line.startswith(f"system   here, since the data in {tmp_path} are your own")
-    assert chosen("--system=cpu-photos") == ("cpu-photos", "")
+    assert choice("--system=cpu-photos") == ("cpu-photos", "")
 
 
 def test_script_and_module_choose_it_too(tmp_path):

@@ -58,13 +58,13 @@ def test_with_a_toolkit_and_nccl_it_is_built_in(tmp_path: pathlib.Path) -> None:
         "horovod  Gloo on CPUs, NCCL 2.32.3 on GPUs (allreduce, allgather, broadcast, alltoall, reducescatter); "
         "CUDA 12.9, code for V100 included"
     )
-    said = dict(line.split("=", 1) for line in variables if "=" in line)
-    assert (said["HOROVOD_GPU"], said["HOROVOD_GPU_OPERATIONS"]) == ("CUDA", "NCCL")
-    assert said["HOROVOD_NCCL_LINK"] == "SHARED" and said["HOROVOD_BUILD_CUDA_CC_LIST"] == "50,70,80,90"
+    by_name = dict(line.split("=", 1) for line in variables if "=" in line)
+    assert (by_name["HOROVOD_GPU"], by_name["HOROVOD_GPU_OPERATIONS"]) == ("CUDA", "NCCL")
+    assert by_name["HOROVOD_NCCL_LINK"] == "SHARED" and by_name["HOROVOD_BUILD_CUDA_CC_LIST"] == "50,70,80,90"
     # The linker finds the library under the name that a wheel lacks.
-    linked = pathlib.Path(said["HOROVOD_NCCL_LIB"]) / "libnccl.so"
+    linked = pathlib.Path(by_name["HOROVOD_NCCL_LIB"]) / "libnccl.so"
     assert linked.resolve() == home / "lib" / "libnccl.so.2"
-    assert said["PATH"].startswith(f"{cuda}/bin:")
+    assert by_name["PATH"].startswith(f"{cuda}/bin:")
 
 
 def test_cuda_13_has_no_code_for_a_v100(tmp_path: pathlib.Path) -> None:
@@ -116,8 +116,8 @@ def test_without_nccl_it_says_so(tmp_path: pathlib.Path) -> None:
         pytest.skip("this environment or this system has NCCL")
     why = "NCCL is not installed; run make gpu-tf, or give HOROVOD_NCCL_HOME"
     assert done.stdout == f"horovod  Gloo on CPUs, nothing for GPUs: {why}\n"
-    asked = decide(tmp_path, HOROVOD_CUDA_HOME=cuda, HOROVOD_GPU_OPERATIONS="NCCL")
-    assert (asked.returncode, asked.stderr) == (2, f"error: horovod: HOROVOD_GPU_OPERATIONS=NCCL: {why}\n")
+    run = decide(tmp_path, HOROVOD_CUDA_HOME=cuda, HOROVOD_GPU_OPERATIONS="NCCL")
+    assert (run.returncode, run.stderr) == (2, f"error: horovod: HOROVOD_GPU_OPERATIONS=NCCL: {why}\n")
 
 
 def test_none_builds_without_it(tmp_path: pathlib.Path) -> None:

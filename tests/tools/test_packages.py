@@ -25,9 +25,9 @@ def pinned():
 
 def test_the_project_s_own_packages_come_first_and_each_once():
     actual = packages.packages(["train", "train"])
-    own = project()["dependencies"]
-    assert actual[: len(own)] == own and len(set(actual)) == len(actual)
-    assert packages.packages(["train"], alone=True) == actual[len(own) :]
+    ours = project()["dependencies"]
+    assert actual[: len(ours)] == ours and len(set(actual)) == len(actual)
+    assert packages.packages(["train"], alone=True) == actual[len(ours) :]
     assert any(one.startswith("jax==") for one in actual)
 
 

@@ -24,8 +24,8 @@ def test_a_wrong_folder_is_one_line_and_writes_nothing(tmp_path, monkeypatch, ca
 def test_a_script_may_be_absent_a_log_may_not(monkeypatch):
     log = ':::MLLOG {"key": "seed_of", "value": 1}\n'
     monkeypatch.setattr(published_headers, "show", lambda _, path: log if path.endswith(".txt") else "")
-    found = published_headers.headers({"0.6": "a", "0.7": "b"})["resnet/v100-8"]
-    assert found["values"] == {"seed_of": 1} and found["flags"] == {}
+    row = published_headers.headers({"0.6": "a", "0.7": "b"})["resnet/v100-8"]
+    assert row["values"] == {"seed_of": 1} and row["flags"] == {}
     monkeypatch.setattr(published_headers, "show", lambda _, path: "")
     with pytest.raises(UserError, match="name a clone of mlcommons/training_results_v0"):
         published_headers.headers({"0.6": "a", "0.7": "b"})
@@ -40,7 +40,7 @@ def target(tmp_path, monkeypatch):
     return path
 
 
-def written(name, target):
+def row_of(name, target):
     """The one row of a table, made from the folder's rounds."""
     for round_ in published.ROUNDS[name]:
         (target.parent / round_).mkdir(exist_ok=True)
@@ -57,7 +57,7 @@ def test_a_description_is_a_row_and_no_json_is_counted(tmp_path, target, capsys)
         json.dumps({"accelerator_model_name": "Chip\n 1", "number_of_nodes": 2, "framework": "left out"})
     )
     (folder / "broken.json").write_text("{,}")
-    row = written("systems", target)
+    row = row_of("systems", target)
     assert "1 rows; left out: 1 no JSON objects" in capsys.readouterr().out
     assert (row["round"], row["org"], row["system"]) == ("v1.0", "Org", "box")
     assert (row["accelerator_model_name"], row["number_of_nodes"]) == ("Chip 1", "2")
@@ -78,7 +78,7 @@ def test_watts_are_the_sum_of_nodes_while_they_are_busy(tmp_path, target):
         log(runs / run / "node_1.txt", [high + 100, high - 100])
         log(runs / run / "sw_0.txt", [50.0])
     log(runs / "result_3/node_0.txt", [5000.0])  # Its other node is missing.
-    row = written("power", target)
+    row = row_of("power", target)
     assert (row["nodes"], row["node_watts"], row["switch_watts"]) == ("2", "2200", "50")
 
 

@@ -29,7 +29,7 @@ PLAIN = dataclasses.replace(SMALL, residual_dropout=0.0, attention_dropout=0.0, 
 
 def build(config: Config = PLAIN, name: str = "fp64") -> model.Transformer:
     """The network with random biases and norms, so that each affects the output."""
-    network = model.build(config, Single(), precision(name))
+    network = model.Transformer(config, Single(), precision(name))
     rng = np.random.default_rng(1)
     for v in network.trainable_variables:
         if len(v.shape) == 1:

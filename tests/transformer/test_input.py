@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from common.data import tfrecords
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from common.text import bleu, conversion, pair, subwords
+from common.text import bleu, conversion, pair, subwords, translation
 from tests.benchmarks import check_all
 from tests.translation import (
     assert_a_lost_sentence_is_refused,
@@ -87,7 +87,7 @@ def test_batches_hold_every_sentence_of_an_epoch_once(data):
     config = dataclasses.replace(config, global_batch_size=2)
     words = pipeline.Subwords(folder / config.data.vocabulary)
     expected = sorted((s, t) for s, t, _ in pair.Grammar(TINY).pairs("train"))
-    seen = []
+    rows = []
     batches = itertools.islice(
         pipeline.train_input(config, folder, Shard(), 1).as_numpy_iterator(), config.num_train_examples
     )
@@ -98,9 +98,9 @@ def test_batches_hold_every_sentence_of_an_epoch_once(data):
                 words.decode(batch[side][0][batch[f"{side}_segment"][0] == number])
                 for side in ("inputs", "targets")
             ]
-            seen.append(tuple(sides))
+            rows.append(tuple(sides))
         np.testing.assert_array_equal(batch["targets"] > 0, batch["targets_segment"] > 0)
-    assert sorted(seen) == expected
+    assert sorted(rows) == expected
 
 
 def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(data):
@@ -127,7 +127,7 @@ def test_quality_is_bleu_of_the_real_sentences(data):
     folder, config = data
     task = pickle.loads(pickle.dumps(Task(config, folder)))  # The worker process gets the task by pickle.
     words = pipeline.Subwords(folder / config.data.vocabulary)
-    texts = pipeline.references(config, folder)
+    texts = translation.read_references(config, folder)
     hypotheses = [texts[0].upper(), *texts[1:5], *texts[6:], texts[5]]
     arrays = gathered([words.encode(text) for text in hypotheses], 400)
     assert task.translations(arrays) == hypotheses
@@ -148,31 +148,6 @@ def test_smoothing_is_the_transformer_s_definition():
     np.testing.assert_allclose(smoothed_cross_entropy(tf.constant(logits), labels, 0.1), expected, rtol=1e-10)
     plain = smoothed_cross_entropy(tf.constant(logits), labels, 0.0)
     np.testing.assert_allclose(plain, -np.take_along_axis(log_p, labels[..., None], -1)[..., 0], rtol=1e-10)
-
-
-def test_smoothing_is_tf_models_too():
-    metrics = pytest.importorskip("official.legacy.transformer.metrics", reason="tf-models-official absent")
-    rng = np.random.default_rng(1)
-    logits = tf.constant(rng.normal(size=[2, 3, 9]), tf.float32)
-    labels = tf.constant(rng.integers(1, 9, [2, 3]))
-    theirs, _ = metrics.padded_cross_entropy_loss(logits, labels, 0.1, 9)
-    np.testing.assert_allclose(smoothed_cross_entropy(logits, labels, 0.1), theirs, rtol=1e-5)
-
-
-def test_padding_has_no_part_in_the_loss(data):
-    from common.distributed.replicas.single import Single
-    from common.layers.precision import precision
-
-    folder, config = data
-    config = dataclasses.replace(config, residual_dropout=0.0, attention_dropout=0.0, relu_dropout=0.0)
-    task = Task(config, folder)
-    network = task.build(Single(), precision("fp64"))
-    batch = next(iter(task.train_input(Shard(), 4, 0)))
-    (before,) = task.loss(network, batch).values()
-    assert float(before.weight) == np.count_nonzero(batch["targets"])
-    weight = tf.constant([1.0, 1.0, 0.0, 0.0])
-    (half,) = task.loss(network, {**batch, "weight": weight}).values()
-    assert float(half.weight) == np.count_nonzero(batch["targets"][:2]) and half.total < before.total
 
 
 def test_a_word_for_word_translation_stays_below_the_target():
@@ -211,14 +186,14 @@ TARGET = b"".join(b"sass nummer %d katze\n" % i for i in range(60))
 
 
 def test_converting_any_parallel_text(tmp_path, capsys):
-    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
-    assert run(tmp_path, train, held, "--packed_length", "64", "--max_length", "30") == 0
+    train, held_out = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
+    assert run(tmp_path, train, held_out, "--packed_length", "64", "--max_length", "30") == 0
     out = capsys.readouterr().out
     packed = sum(tfrecords.count(p) for p in (tmp_path / "out").glob("train-*"))
     assert f"--config.num_train_examples={packed} --config.num_eval_examples=1" in out and "pairs 60" in out
     assert (tmp_path / "out" / "eval.reference").read_text() == "katze\n"
     assert (
-        run(tmp_path, train, held) == 2
+        run(tmp_path, train, held_out) == 2
         and "already holds files such as train-00000-of-00002" in capsys.readouterr().err
     )
 
@@ -235,16 +210,16 @@ def cut_copy(source, target):
 @pytest.mark.parametrize("lost", ["cleaned text", "vocabulary", "copied vocabulary", "note"])
 def test_a_full_disk_is_one_line_and_leaves_no_shard(tmp_path, capsys, monkeypatch, lost):
     """Whichever file does not fit, no file remains that a later conversion or run would read as complete."""
-    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
+    train, held_out = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
     vocabulary = subwords.build(tmp_path / "given", train, 40).path
-    asked = ["--vocabulary", str(vocabulary)] if lost == "copied vocabulary" else ["--vocabulary_size", "40"]
+    flags = ["--vocabulary", str(vocabulary)] if lost == "copied vocabulary" else ["--vocabulary_size", "40"]
     before, out = pathlib.Path.write_text, tmp_path / "out"
 
-    def write_text(path, text, **named):
+    def write_text(path, text, **options):
         if ("convert.json" if lost == "note" else "vocab.subwords") in path.name:
-            before(path, text[:9], **named)
+            before(path, text[:9], **options)
             full()
-        return before(path, text, **named)
+        return before(path, text, **options)
 
     with monkeypatch.context() as patch:
         if lost == "cleaned text":
@@ -253,38 +228,38 @@ def test_a_full_disk_is_one_line_and_leaves_no_shard(tmp_path, capsys, monkeypat
             patch.setattr(shutil, "copyfile", cut_copy)
         else:
             patch.setattr(pathlib.Path, "write_text", write_text)
-        assert run(tmp_path, train, held, vocabulary=asked) == 2
+        assert run(tmp_path, train, held_out, vocabulary=flags) == 2
     error, name = capsys.readouterr().err, "convert.json" if lost == "note" else "vocab.subwords"
     assert f"cannot write {out / name}: No space left on device; free some space" in error
     assert error.count("\n") == 1
-    left = {path.name for path in out.iterdir()}
-    assert left == ({"vocab.subwords", "eval.source", "eval.reference"} if lost == "note" else set())
-    assert run(tmp_path, train, held, vocabulary=asked) == 0
+    names = {path.name for path in out.iterdir()}
+    assert names == ({"vocab.subwords", "eval.source", "eval.reference"} if lost == "note" else set())
+    assert run(tmp_path, train, held_out, vocabulary=flags) == 0
 
 
 def test_two_workers_write_what_one_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(conversion, "CHUNK", 7)
-    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
+    train, held_out = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"the cat\n", b"katze\n")
     contents = []
     for workers in ("1", "2"):
-        assert run(tmp_path, train, held, "--workers", workers) == 0
+        assert run(tmp_path, train, held_out, "--workers", workers) == 0
         contents.append([p.read_bytes() for p in sorted((tmp_path / "out").glob("train-*"))])
         shutil.rmtree(tmp_path / "out")
     assert contents[0] == contents[1]
 
 
 def test_evaluation_text_is_never_cleaned(tmp_path, capsys):
-    train, held = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"a\n\n", b"b\nc\n")
-    assert run(tmp_path, train, held, "--drop_bad") == 2
+    train, held_out = texts(tmp_path, "t", SOURCE, TARGET), texts(tmp_path, "e", b"a\n\n", b"b\nc\n")
+    assert run(tmp_path, train, held_out, "--drop_bad") == 2
     assert "e.src: line 2 is empty" in capsys.readouterr().err
 
 
 def test_bad_training_text_is_dropped_on_request_and_counted(tmp_path, capsys):
     train = texts(tmp_path, "t", SOURCE + b"\nx\n" + b"cat " * 90 + b"\n", TARGET + b"y\n\xff\nkatze\n")
-    held = texts(tmp_path, "e", b"the cat\n", b"katze\n")
-    assert run(tmp_path, train, held) == 2
+    held_out = texts(tmp_path, "e", b"the cat\n", b"katze\n")
+    assert run(tmp_path, train, held_out) == 2
     assert "t.src: line 61 is empty" in capsys.readouterr().err
-    assert run(tmp_path, train, held, "--drop_bad") == 0
+    assert run(tmp_path, train, held_out, "--drop_bad") == 0
     out = capsys.readouterr().out
     assert "pairs 60" in out and "empty 1, too_long 1, not_utf8 1" in out
 

@@ -36,7 +36,7 @@ def run(tmp_path_factory):
         loop = Programs(task, replicas.make(task.config))
         losses = [e.losses for e in loops.run(loop) if isinstance(e, events.Trained)][0]
         weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
-        return losses, weights, task.found
+        return losses, weights, task.answers
 
     return run
 

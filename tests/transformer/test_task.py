@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from common.config import overrides as configs
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.text.beam import Hypotheses
 from common.train.task import Reduction
 from tests.benchmarks import assert_the_header_follows, broken_rules
@@ -41,17 +41,19 @@ def test_padding_and_padded_examples_have_no_loss() -> None:
 
 
 def test_an_evaluation_searches_from_the_sources_and_their_positions() -> None:
-    config, asked = PRESETS["cpu-tiny"], []
+    config, calls = PRESETS["cpu-tiny"], []
 
     def translate(*source: tf.Tensor) -> Hypotheses:
-        asked.extend(source)
+        calls.extend(source)
         return Hypotheses(tf.constant([[[7, 1], [8, 1]]]), tf.zeros([1, 2]))
 
     tokens = np.arange(2 * config.packed_length, dtype=np.int32).reshape(2, 1, -1)
     batch = {"inputs": tokens[0], "inputs_position": tokens[1], "index": [3], "weight": [1.0]}
-    found = Task(config, None).evaluate(types.SimpleNamespace(translate=translate), batch).arrays
-    assert config.decode.source_length < config.packed_length and found["tokens"].numpy().tolist() == [[7, 1]]
-    for ours, whole in zip(asked, tokens, strict=True):
+    arrays = Task(config, None).evaluate(types.SimpleNamespace(translate=translate), batch).arrays
+    assert config.decode.source_length < config.packed_length and arrays["tokens"].numpy().tolist() == [
+        [7, 1]
+    ]
+    for ours, whole in zip(calls, tokens, strict=True):
         np.testing.assert_array_equal(ours, whole[:, : config.decode.source_length])
 
 
@@ -65,10 +67,12 @@ ARITHMETIC = {
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_arithmetic_is_the_published(name: str) -> None:
     config, (per_replica, steps, epochs, decode) = PRESETS[name], ARITHMETIC[name]
-    clock = Clock.of(config)
+    run_length = RunLength.of(config)
     assert config.micro_batch_size == per_replica and config.eval_batch_size == decode
-    assert clock.steps_per_block == steps and clock.train_steps == pytest.approx(epochs * steps, abs=epochs)
-    assert [block.last_epoch for block in clock.blocks()] == list(range(1, epochs + 1))
+    assert run_length.steps_per_block == steps and run_length.train_steps == pytest.approx(
+        epochs * steps, abs=epochs
+    )
+    assert [block.last_epoch for block in run_length.intervals()] == list(range(1, epochs + 1))
     assert (config.num_eval_examples, config.num_train_examples) == (3003, 566340)
 
 

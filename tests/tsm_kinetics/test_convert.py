@@ -27,6 +27,37 @@ def test_a_time_of_a_kinetics_list_that_is_no_number_is_named(tmp_path: Path, st
         convert.items(source)
 
 
+@pytest.mark.parametrize("place", ["b_c", "val"])
+def test_a_video_of_a_kinetics_list_may_be_in_any_folder_and_container(tmp_path: Path, place: str) -> None:
+    path = tmp_path / place / "one_000001_000011.webm"
+    path.parent.mkdir()
+    path.touch()
+    (tmp_path / "list.csv").write_text("label,youtube_id,time_start,time_end,split\nb  c,one,1,11,Val\n")
+    assert convert.listed(tmp_path / "list.csv") == [(convert.Item(str(path), "b c"), "val")]
+
+
+@pytest.mark.parametrize(
+    ("there", "other"),
+    [
+        ("run/X.mp4", "small/run/X.mp4"),
+        ("run/X.mp4", "run/X.webm"),
+        ("X.mp4", "small/X.mp4"),
+        ("a/run/X.mkv", "walk/X.mp4"),
+        ("val/run/X.mp4", "train/run/X.mp4"),
+    ],
+)
+def test_a_video_of_a_kinetics_list_is_the_one_of_its_label_and_split(
+    tmp_path: Path, there: str, other: str
+) -> None:
+    for name in (there, other):
+        path = tmp_path / name.replace("X", "one_000001_000011")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    rows = "label,youtube_id,time_start,time_end,split\nrun,one,1,11,val\nwalk,two,1,11,val\n"
+    (tmp_path / "list.csv").write_text(rows)
+    assert Path(convert.listed(tmp_path / "list.csv")[0][0].path).read_text() == there
+
+
 def test_a_split_without_a_sound_video_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bad.mp4").write_bytes(b"no video")
     bad = [convert.Item(str(tmp_path / "bad.mp4"), "a")]
@@ -40,8 +71,8 @@ def test_broken_videos_are_counted_under_one_reason(tmp_path: Path) -> None:
     for name in ("a", "b", "odd: left out: c"):
         (videos / "left" / f"{name}.mp4").write_bytes(b"no video")
     custom_data.convert([videos], out, options)
-    ((reason, found),) = options.report.left_out.items()
-    assert reason.startswith("cannot be decoded: ") and found == Finding(3, str(videos / "left" / "a.mp4"))
+    ((reason, finding),) = options.report.left_out.items()
+    assert reason.startswith("cannot be decoded: ") and finding == Finding(3, str(videos / "left" / "a.mp4"))
     assert f"{videos}/left/b.mp4: {reason}" in options.report.lines
 
 
@@ -50,8 +81,8 @@ def test_the_list_of_held_out_videos_has_only_those_of_the_records(tmp_path: Pat
         custom_sources.clips(tmp_path / "clips" / part, 2)
     (tmp_path / "clips" / "val" / "left" / "broken.mp4").write_bytes(b"no video")
     custom_data.convert([tmp_path / "clips"], tmp_path / "out", Options())
-    held = (tmp_path / "out" / folder_conversion.HELD_OUT).read_text().splitlines()
-    assert held == [f"val/{name}/{name}{i}.mp4" for name in ("left", "right") for i in (0, 1)]
+    held_out = (tmp_path / "out" / folder_conversion.HELD_OUT).read_text().splitlines()
+    assert held_out == [f"val/{name}/{name}{i}.mp4" for name in ("left", "right") for i in (0, 1)]
 
 
 def test_a_group_stays_on_one_side_across_classes(tmp_path: Path) -> None:

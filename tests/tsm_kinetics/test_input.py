@@ -154,10 +154,10 @@ def test_the_network_sees_frames_or_their_differences() -> None:
     deviation = np.array(images.STDDEV_RGB)
     frames = (clips - np.array(images.MEAN_RGB)) / deviation
     np.testing.assert_allclose(pipeline.normalize(clips, tf.float64), frames, rtol=1e-8, atol=1e-12)
-    got = pipeline.normalize(clips, tf.float64, "rgb_difference")
-    for first, second, found in ((0, 1, 0), (0, 1, 1), (1, 2, 2)):
+    actual = pipeline.normalize(clips, tf.float64, "rgb_difference")
+    for first, second, at in ((0, 1, 0), (0, 1, 1), (1, 2, 2)):
         change = (clips[:, second].astype(float) - clips[:, first]) / deviation
-        np.testing.assert_allclose(got[:, found], change, rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(actual[:, at], change, rtol=1e-8, atol=1e-12)
     still = np.repeat(clips[:, :1], 3, 1)
     assert not np.any(pipeline.normalize(still, tf.bfloat16, "rgb_difference"))
 
@@ -176,11 +176,11 @@ def test_a_jittered_clip_has_its_brightness_saturation_and_contrast_changed() ->
         gray = want @ [0.299, 0.587, 0.114]
         want = gray[..., None] * (1 - saturation) + want * saturation
         want = gray.mean() * (1 - contrast) + want * contrast
-        got = pipeline.jittered(
+        actual = pipeline.jittered(
             tf.constant(clip), tf.constant([brightness, saturation, contrast], tf.float32)
         )
-        assert got.dtype == tf.uint8
-        np.testing.assert_allclose(got, want.clip(0, 255), atol=0.51)
+        assert actual.dtype == tf.uint8
+        np.testing.assert_allclose(actual, want.clip(0, 255), atol=0.51)
 
 
 def test_jitter_leaves_the_other_draws_and_differs_by_clip_and_epoch(data_dir: Path) -> None:
@@ -205,15 +205,17 @@ def test_jitter_leaves_the_other_draws_and_differs_by_clip_and_epoch(data_dir: P
 def test_evaluation_sees_each_video_once_for_any_replicas(data_dir: Path, replicas: int, crops: int) -> None:
     config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, eval_crops=crops))
     index = pipeline.load(config, data_dir, training=False)
-    seen, lengths = [], []
+    labels, lengths = [], []
     for i in range(replicas):
         dataset = pipeline.eval_input(config, index, Shard(i, replicas), 4 // replicas)
         mine = batches(dataset, -1)
         lengths.append(len(mine))
         assert all(batch["frames"].shape[1:] == (2 * crops * 4, 18, 18, 3) for batch in mine)
-        seen += [label for batch in mine for label, weight in zip(batch["label"], batch["weight"]) if weight]
+        labels += [
+            label for batch in mine for label, weight in zip(batch["label"], batch["weight"]) if weight
+        ]
         assert all((batch["label"] == -1).tolist() == (batch["weight"] == 0).tolist() for batch in mine)
-    assert len(set(lengths)) == 1 and sorted(seen) == sorted(index.label.tolist())
+    assert len(set(lengths)) == 1 and sorted(labels) == sorted(index.label.tolist())
 
 
 def test_evaluation_s_views_are_clips_within_crops(data_dir: Path) -> None:
@@ -255,22 +257,20 @@ def test_bad_videos_are_counted_and_named(tmp_path: Path) -> None:
 def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "train", 4)
     make(tmp_path, "validation", 3)
-    written, write = [], shards.write
+    names, write = [], shards.write
 
     def once(path: Path, *arguments: object) -> int:
-        if len(written) == 1:
+        if len(names) == 1:
             raise KeyboardInterrupt
-        written.append(path.name)
+        names.append(path.name)
         return write(path, *arguments)
 
     monkeypatch.setattr(shards, "write", once)
     with pytest.raises(KeyboardInterrupt):
         converted(tmp_path, tmp_path / "data")
-    monkeypatch.setattr(
-        shards, "write", lambda path, *rest: (written.append(path.name), write(path, *rest))[1]
-    )
+    monkeypatch.setattr(shards, "write", lambda path, *rest: (names.append(path.name), write(path, *rest))[1])
     converted(tmp_path, tmp_path / "data")
-    assert written == ["train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"]
+    assert names == ["train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"]
     with pytest.raises(UserError, match="of another conversion"):
         converted(tmp_path, tmp_path / "data", short_side=20)
 

@@ -59,10 +59,10 @@ def test_the_launcher_is_slurm_with_horovod_on_six_gpus_a_node(name: str) -> Non
     assert "--replicas=horovod" in command
 
 
-def faults(config: Config, path: pathlib.Path, value: float | None = None) -> list[str]:
-    scripted_log(config, path, value)
-    found = check_log(str(path)).findings
-    return [f"{finding.rule}: {finding.message}" for finding in found if finding.severity == ERROR]
+def faults(config: Config, path: pathlib.Path) -> list[str]:
+    scripted_log(config, path)
+    findings = check_log(str(path)).findings
+    return [f"{finding.rule}: {finding.message}" for finding in findings if finding.severity == ERROR]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,12 +87,6 @@ def test_the_log_of_a_preset_breaks_nothing_but_the_target(name: str, tmp_path: 
 def test_the_checker_rejects_changed_values(path: str, value: str, key: str, tmp_path: pathlib.Path) -> None:
     config = configs.override(PRESETS["summit-1"], path, value)
     assert any(key in fault for fault in faults(config, tmp_path / "result_0.txt"))
-
-
-def test_a_missed_target_is_noticed(tmp_path: pathlib.Path) -> None:
-    assert any(
-        "eval_accuracy" in fault for fault in faults(PRESETS["summit-1"], tmp_path / "result_0.txt", 0.7)
-    )
 
 
 def test_docs_name_every_preset() -> None:

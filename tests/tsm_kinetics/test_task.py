@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.distributed.replicas.mirrored import Mirrored
 from common.distributed.replicas.single import Single
 from common.layers.precision import precision
@@ -36,9 +36,9 @@ def test_a_video_s_score_is_the_mean_softmax_of_its_views() -> None:
     task = Task(SMALL, None)
     network = task.build(Single(), precision("fp64"))
     videos = frames(3, 6, 36)
-    got = task.scores(network, tf.constant(videos))
+    actual = task.scores(network, tf.constant(videos))
     mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-    for one, video in zip(got, videos):
+    for one, video in zip(actual, videos):
         views = video.reshape(6, 4, 36, 36, 3) / 255
         softmax = [tf.nn.softmax(network((view[None] - mean) / deviation))[0] for view in views]
         np.testing.assert_allclose(one, np.mean(softmax, axis=0), rtol=1e-8)
@@ -90,7 +90,7 @@ def stepped(config: Config, batch: dict[str, tf.Tensor], replicas: object = None
     """The weights after one training step on `batch`."""
     policy, task = precision(config.precision), Task(config, None)
     state = steps.State(task, replicas or Single(), policy)
-    train_step = steps.make_train_step(task, state, Clock.of(config))
+    train_step = steps.make_train_step(task, state, RunLength.of(config))
     # Not at step 0, where the warmup's rate is 0.
     if replicas is None:
         train_step(batch, tf.constant(3, tf.int64))
@@ -126,8 +126,8 @@ def test_accumulation_and_replicas_equal_the_large_batch() -> None:
         stepped(dataclasses.replace(SMALL, accumulation_steps=2), batch),
         stepped(dataclasses.replace(SMALL, num_replicas=2, replicas="mirrored"), batch, Mirrored(2)),
     ]
-    for got in others:
-        for a, b in zip(got, want):
+    for actual in others:
+        for a, b in zip(actual, want):
             np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
@@ -168,10 +168,10 @@ def test_mean_inflation_keeps_a_constant_video_s_inner_frames() -> None:
     kernel = np.random.default_rng(0).normal(size=[1, 1, 6, 4])
     inflated = pretrained.inflated(kernel, tf.TensorShape([3, 1, 1, 6, 4]), "mean")
     x = np.random.default_rng(1).normal(size=[1, 1, 2, 2, 6]).repeat(5, axis=1)
-    got = tf.nn.conv3d(tf.pad(x, [[0, 0], [1, 1], [0, 0], [0, 0], [0, 0]]), inflated, [1] * 5, "VALID")
+    actual = tf.nn.conv3d(tf.pad(x, [[0, 0], [1, 1], [0, 0], [0, 0], [0, 0]]), inflated, [1] * 5, "VALID")
     want = tf.nn.conv2d(x[:, 0], kernel, 1, "VALID")
     for t in (1, 2, 3):
-        np.testing.assert_allclose(got[:, t], want, rtol=1e-8)
+        np.testing.assert_allclose(actual[:, t], want, rtol=1e-8)
 
 
 def test_communication_is_latency_and_size_over_bandwidth() -> None:

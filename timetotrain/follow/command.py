@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         output = pathlib.Path(options.output or history_path.with_name(f"follow_{number(history_path)}.html"))
 
         def write(records: list[history.Record]) -> None:
-            files.write_atomically(output, drawn(history_path, records))
+            files.write_atomically(output, render(history_path, records))
 
     print(output, flush=True)
     while True:
@@ -78,7 +78,7 @@ def number(path: pathlib.Path) -> str:
     return match[1] if match else "0"
 
 
-def drawn(path: pathlib.Path, records: list[history.Record]) -> bytes:
+def render(path: pathlib.Path, records: list[history.Record]) -> bytes:
     """Returns the page of a history, which may come from a stranger."""
     with one_line(f"{path}: its records cannot be drawn", _SOUND):
         return page.render(records).encode()

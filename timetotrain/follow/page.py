@@ -90,8 +90,8 @@ def _facts(records: Sequence[Record], head: Record, how: Measure) -> list[tuple[
     facts.append(("time", duration(last["seconds"])))
     done = steps - head["step"]
     if not ended(records) and done:
-        left = (last["seconds"] - head["seconds"]) / done * (total - steps)
-        facts.append(("left", f"about {duration(left)}"))
+        remaining = (last["seconds"] - head["seconds"]) / done * (total - steps)
+        facts.append(("left", f"about {duration(remaining)}"))
     losses = [r for r in records if "loss" in r]
     if losses:
         facts.append(("loss", number(losses[-1]["loss"])))
@@ -100,9 +100,9 @@ def _facts(records: Sequence[Record], head: Record, how: Measure) -> list[tuple[
         recent = sorted(rates[-20:])
         facts.append(("examples/s", number(recent[len(recent) // 2])))
     if evaluations:
-        facts.append(("quality", how.shown(evaluations[-1]["value"])))
+        facts.append(("quality", how.text(evaluations[-1]["value"])))
         top = best(how, evaluations, [r["step"] for r in evaluations]) or evaluations[-1]
-        facts.append(("best", f"{how.shown(top['value'])}, epoch {top['epoch']}"))
+        facts.append(("best", f"{how.text(top['value'])}, epoch {top['epoch']}"))
     facts.append(("target", "none" if head["target"] is None else how.target(head["target"])))
     return [(name, text.replace(" %", "\u00a0%")) for name, text in facts]
 
@@ -117,13 +117,13 @@ def charts(records: Sequence[Record], head: Record, across: str) -> list[Chart]:
     runs = [r for r in records if r["kind"] == "run"]
     x = axis([0.0, *(at(r) for r in records if r["kind"] != "run")])
     marks = tuple(x(at(r)) for r in runs[1:])
-    drawn = [_quality(records, head, at, x), _loss(records, at, x)]
+    parts = [_quality(records, head, at, x), _loss(records, at, x)]
     for field, title in (("learning_rate", "learning rate"), ("examples_per_second", "examples per second")):
         points = [(at(r), r[field]) for r in records if field in r]
-        drawn.append((title, [("", "run", points, False)], [0.0, *(v for _, v in points)]))
+        parts.append((title, [("", "run", points, False)], [0.0, *(v for _, v in points)]))
     return [
         _chart(title, unit, x, curves, values, marks)
-        for title, curves, values in drawn
+        for title, curves, values in parts
         if any(c[2] for c in curves)
     ]
 
@@ -145,13 +145,13 @@ def _quality(
     factor = 100.0 if how.unit == "%" else 1.0
     series: dict[str, Points] = {}
     for record in (r for r in records if r["kind"] == "evaluation"):
-        for name, value in how.named(record["value"]).items():
+        for name, value in how.by_name(record["value"]).items():
             if math.isfinite(value):
                 series.setdefault(name, []).append((at(record), factor * value))
     curves: list[Curve] = [(n, kind, p, True) for (n, p), kind in zip(series.items(), ("run", "eval"))]
     values = [v for p in series.values() for _, v in p]
     if head["target"] is not None and values:
-        for name, target in how.named(head["target"]).items():
+        for name, target in how.by_name(head["target"]).items():
             legend = f"target {how.number(target)}" if len(series) < 2 else f"target of {name}"
             ends = [(x.low, factor * target), (x.high, factor * target)]
             curves.append((legend, "target", ends, False))
@@ -172,13 +172,13 @@ def _loss(
     smooth = smoothed(points)
     # The first steps' losses can be far off, so the plot's range follows the rest.
     values = sorted(v for _, v in points)
-    shown = [v for v in values if v <= 1.5 * values[int(0.98 * (len(values) - 1))] + 1e-9] if values else []
+    usual = [v for v in values if v <= 1.5 * values[int(0.98 * (len(values) - 1))] + 1e-9] if values else []
     curves: list[Curve] = [("each point", "faint", points, False), ("smoothed", "run", smooth, False)]
     evaluated = [r for r in records if r["kind"] == "evaluation"]
     details = [(at(r), r.get("details", {}).get("loss", math.nan)) for r in evaluated]
-    if held := [(x, loss) for x, loss in details if math.isfinite(loss)]:
-        curves.append(("evaluation", "eval", held, True))
-    return "loss" if held else "training loss", curves, shown + [loss for _, loss in held]
+    if evaluations := [(x, loss) for x, loss in details if math.isfinite(loss)]:
+        curves.append(("evaluation", "eval", evaluations, True))
+    return "loss" if evaluations else "training loss", curves, usual + [loss for _, loss in evaluations]
 
 
 def smoothed(points: Points) -> Points:

@@ -32,7 +32,7 @@ class Writer:
         Raises UserError if the folder cannot be written.
         """
         self.folder = folder
-        self._written: list[Record] = []
+        self._records: list[Record] = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = EventFileWriter(str(folder))
@@ -45,14 +45,14 @@ class Writer:
 
         Raises UserError if the file cannot be written.
         """
-        pairs = zip(records, self._written)
-        same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(records), len(self._written)))
-        if same < len(self._written):
-            self._drop(min(r["step"] for r in self._written[same:]))
+        pairs = zip(records, self._records)
+        same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(records), len(self._records)))
+        if same < len(self._records):
+            self._drop(min(r["step"] for r in self._records[same:]))
         head = next((r for r in records if r["kind"] == "run"), None)
         for record in records[same:]:
             self._add(record, head)
-        self._written = list(records)
+        self._records = list(records)
         try:
             self._file.flush()
         except OSError as error:
@@ -63,7 +63,7 @@ class Writer:
         if record["kind"] == "train":
             values = {tag: record[field] for field, tag in TRAIN_TAGS.items() if field in record}
         elif record["kind"] == "evaluation" and head:
-            values = {f"evaluation/{name}": v for name, v in measure(head).named(record["value"]).items()}
+            values = {f"evaluation/{name}": v for name, v in measure(head).by_name(record["value"]).items()}
         summary = [Summary.Value(tag=t, simple_value=v) for t, v in values.items() if math.isfinite(v)]
         if summary:
             event = Event(wall_time=record["time"], step=record["step"], summary=Summary(value=summary))

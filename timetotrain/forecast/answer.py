@@ -13,7 +13,7 @@ from compliance.log.rules import RULESETS
 from compliance.submission import rcp, rounds
 from systems.forecast import errors, law, memory, money, scores
 from systems.forecast import machine as machines
-from systems.forecast.accelerators import Given
+from systems.forecast.accelerators import UserFigures
 from systems.forecast.law import Estimate
 from systems.forecast.machine import Machine
 
@@ -34,14 +34,16 @@ class Answer:
     notes: tuple[str, ...]
 
 
-def forecast(benchmark: str, system: str, accelerators: int | None, given: Given | None = None) -> Answer:
+def forecast(
+    benchmark: str, system: str, accelerators: int | None, figures: UserFigures | None = None
+) -> Answer:
     """The forecast of a benchmark on a system.
 
     Raises UserError if a name is unknown, a field of the description is missing, or a flag makes no sense.
     """
-    law.known(benchmark) if benchmark not in benchmarks.NAMES else None
+    law.require_scores(benchmark) if benchmark not in benchmarks.NAMES else None
     notes: list[str] = []
-    machine = machines.machine(description(benchmark, system, given), accelerators, notes, given)
+    machine = machines.machine(description(benchmark, system, figures), accelerators, notes, figures)
     fit = memory.fit(benchmark, machine.chip, machine.accelerators)
     reason = f"the model does not fit: {fit.why}" if fit and not fit.fits else ""
     if benchmark not in scores.benchmarks():
@@ -52,16 +54,16 @@ def forecast(benchmark: str, system: str, accelerators: int | None, given: Given
     return Answer(benchmark, system, machine, estimate, reason or estimate.reason, tuple(notes))
 
 
-def description(benchmark: str, system: str, given: Given | None = None) -> dict[str, Any]:
+def description(benchmark: str, system: str, figures: UserFigures | None = None) -> dict[str, Any]:
     """The description of a system, or of a preset's."""
     try:
-        return machines.load(system, given)
+        return machines.load(system, figures)
     except UserError:
         if benchmark in benchmarks.NAMES:
             from timetotrain.machines import presets
 
-            if system in (known := presets.load(benchmark)):
-                return systems.load(known[system].hardware)
+            if system in (by_name := presets.load(benchmark)):
+                return systems.load(by_name[system].hardware)
         raise
 
 
@@ -74,21 +76,21 @@ def _error(one: Answer) -> tuple[str, list[float]]:
 def _beside(one: Answer) -> list[str]:
     """The look-up that a person would make, if there is one, and how single runs spread about a score."""
     chip, many, minutes = str(one.machine.chip["name"]), one.machine.accelerators, one.estimate.minutes
-    told = []
+    texts = []
     if middle := errors.middle(one.benchmark, chip, many, law.year_of(one.benchmark), scores.rows()):
         row = errors.table()["distance"][errors.SAME]["same count"]
         half = {name: row[name][0] for name in ("look-up", "law")}
         closer = "closer" if half["look-up"] < half["law"] else "less close"
-        told.append(
+        texts.append(
             f"published: {middle:.3g} minutes on as many, median of the newest round; {closer} at the median of later "
             f"scores ({half['look-up']:.1f} %, the forecast {half['law']:.1f} %)"
         )
     if (spread := _spread(one.benchmark)) > _WIDE:
-        told.append(
+        texts.append(
             f"that is a score, the mean of {runs_of(one.benchmark)} runs: the reference's single runs spread by "
             f"{100 * spread:.0f} %, so one takes {minutes * (1 - spread):.3g} to {minutes * (1 + spread):.3g}"
         )
-    return told
+    return texts
 
 
 def _spread(benchmark: str) -> float:
@@ -107,29 +109,20 @@ def lines(one: Answer) -> list[str]:
         return [title, f"cannot say: {one.reason}"]
     minutes, low, high = one.estimate.minutes, one.estimate.low, one.estimate.high
     name, (half, most) = _error(one)
-    estimate_ = [
+    times = law.ORDINARY
+    texts = [
         title,
         f"{minutes:.3g} minutes; nine of ten scores between {low:.3g} and {high:.3g}",
         f"true error, {name}: half within {half:.1f} %, nine of ten within {most:.0f} %",
         *_beside(one),
         f"whose code: tuned submissions; {one.estimate.evidence}",
-        _ordinary(one),
+        f"ordinary code: {times[0] * minutes:.3g} to {times[1] * minutes:.3g} minutes (x {times[0]} to {times[1]})",
     ]
     if machine.accelerators > machine.per_node:
-        estimate_.append("network: that of the submitters' machines; the forecast does not know yours")
+        texts.append("network: that of the submitters' machines; the forecast does not know yours")
     if fit := memory.fit(one.benchmark, machine.chip, machine.accelerators):
-        estimate_.append(f"memory: {fit.why}")
-    return estimate_
-
-
-def _ordinary(one: Answer) -> str:
-    least, most = (factor * one.estimate.minutes for factor in law.ORDINARY)
-    return f"ordinary code: {least:.3g} to {most:.3g} minutes (x {law.ORDINARY[0]} to {law.ORDINARY[1]})"
-
-
-def notes(one: Answer) -> list[str]:
-    """The assumptions, line by line."""
-    return [f"assumed: {note}" for note in one.notes]
+        texts.append(f"memory: {fit.why}")
+    return texts
 
 
 def content(one: Answer) -> dict[str, Any]:
@@ -148,17 +141,17 @@ def content(one: Answer) -> dict[str, Any]:
         "error_percent": {"of": name, "median": error[0], "90th": error[1]},
         "evidence": estimate.evidence,
         "ordinary_minutes": [factor * estimate.minutes for factor in law.ORDINARY],
-        "memory_bytes": fit and {"needed": fit.needed, "held": fit.held},
+        "memory_bytes": fit and {"needed": fit.needed, "held": fit.available},
     }  # fmt: skip
 
 
 def runs_of(benchmark: str) -> int:
-    """The number of runs that the newest round with a benchmark asks for; 0 if none has it."""
+    """Returns how many runs the newest round that has the benchmark requires; 0 if no round has it."""
     names = {benchmark, {"retinanet": "ssd", "rgat": "gnn"}.get(benchmark, benchmark)}
     for when in sorted(scores.ROUNDS, reverse=True):
         ruleset = f"{when[1:]}.0"
-        if when.startswith("v") and (known := names & {*rounds.benchmarks(ruleset)}):
-            return rounds.required_runs(known.pop(), ruleset)
+        if when.startswith("v") and (titles := names & {*rounds.benchmarks(ruleset)}):
+            return rounds.required_runs(titles.pop(), ruleset)
     return 0
 
 
@@ -180,7 +173,7 @@ def _cost(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], lis
     if count := options.runs or runs_of(one.benchmark):
         dollars["submission"] = [count * end for end in ends]
         text += f", {money.spread(dollars['submission'])} a submission of {count}"
-    return {"cost": dollars}, [f"{text}; {bookable.told(many)}"]
+    return {"cost": dollars}, [f"{text}; {bookable.words(many)}"]
 
 
 def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
@@ -190,15 +183,15 @@ def money_and_energy(one: Answer, options: argparse.Namespace) -> tuple[dict[str
     """
     if one.reason:
         return {}, []
-    fields, told = _cost(one, options)
+    fields, texts = _cost(one, options)
     estimate = one.estimate
     interval = (estimate.low, estimate.high)
     power = money.energy(one.machine.chip, one.machine.accelerators, estimate.minutes, interval)
     if not power:
-        return fields, [*told, f"energy: the power of {one.machine.chip['name']} is unpublished"]
+        return fields, [*texts, f"energy: the power of {one.machine.chip['name']} is unpublished"]
     watts = one.machine.chip["watts"]
-    told.append(
+    texts.append(
         f"energy: {power.kwh:.3g} kWh ({power.low:.3g} to {power.high:.3g}): boards of {watts} W times "
         f"{money.ratio()[0]:.2f}, as published power logs have it"
     )
-    return fields | {"energy_kwh": dataclasses.asdict(power)}, told
+    return fields | {"energy_kwh": dataclasses.asdict(power)}, texts

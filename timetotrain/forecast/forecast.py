@@ -36,39 +36,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the forecast and returns 0; 1 if it cannot say.
+    """Prints the forecast, or machines to rent, and returns 0; 1 if it cannot say, or no machine fits.
 
     Raises UserError if a name is unknown, or a flag makes no sense.
     """
     from systems.forecast import machine as machines
-    from systems.forecast.accelerators import Given
+    from systems.forecast.accelerators import UserFigures
     from timetotrain.forecast import answer, rent
 
     for name in _NUMBERS:
         value = getattr(options, name)
         if value is not None and not 0 < value < 1e9:
             raise UserError(f"--{name}={value:g}: must be a positive number")
-    options.deadline, given = _minutes(options.deadline), Given(options.peak, options.bandwidth)
+    options.deadline, figures = _minutes(options.deadline), UserFigures(options.peak, options.bandwidth)
     if options.rent or options.deadline or options.budget:
         chips = rent.every()
         if options.system:
-            described = answer.description(options.benchmark, options.system, given)
-            chips = [machines.machine(described, options.accelerators, [], given).chip]
-        chosen = rent.offers(options.benchmark, options, chips)
-        rows = [dataclasses.asdict(one) for one in chosen]
+            described = answer.description(options.benchmark, options.system, figures)
+            chips = [machines.machine(described, options.accelerators, [], figures).chip]
+        offers = rent.offers(options.benchmark, options, chips)
+        rows = [dataclasses.asdict(one) for one in offers]
         print(
-            json.dumps(rows, indent=1) if options.json else "\n".join(rent.lines(options.benchmark, chosen))
+            json.dumps(rows, indent=1) if options.json else "\n".join(rent.lines(options.benchmark, offers))
         )
-        return 0 if chosen else 1
+        return 0 if offers else 1
     if not options.system:
         raise UserError(
             "--system=NAME: which machine? 8xH100-SXM5, a system's JSON file, or --rent for a list"
         )
-    one = answer.forecast(options.benchmark, options.system, options.accelerators, given)
+    one = answer.forecast(options.benchmark, options.system, options.accelerators, figures)
     content, lines = answer.content(one), answer.lines(one)
     fields, more = answer.money_and_energy(one, options)
     content, lines = content | fields, lines + more
-    print(json.dumps(content, indent=1) if options.json else "\n".join(lines + answer.notes(one)))
+    lines += [f"assumed: {note}" for note in one.notes]
+    print(json.dumps(content, indent=1) if options.json else "\n".join(lines))
     return 1 if one.reason else 0
 
 

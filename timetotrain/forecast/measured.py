@@ -63,16 +63,16 @@ def of_log(path: Path, most_steps: float = math.inf, most_spans: int | None = No
             f"--log={path}: {_LENGTH}={ours:,.0f}, but the rules ask for {length:,}: a practice run's speed says "
             "nothing of a whole run; give a log at full size, or --throughput"
         )
-    known = memory.facts().get(scores.title(name, f"v{ruleset}"), {})
-    epoch = known.get("epoch") or number(header.get("train_samples"))
+    facts = memory.facts().get(scores.title(name, f"v{ruleset}"), {})
+    epoch = facts.get("epoch") or number(header.get("train_samples"))
     offline = bool(rules.metric(ruleset, name).get("offline_evaluation"))
-    own = _Log(records, batch, epoch, most_steps, most_spans, offline)
-    rates = own.rates()
-    if own.steps < LEAST_STEPS or not rates:
+    log = _Log(records, batch, epoch, most_steps, most_spans, offline)
+    rates = log.rates()
+    if log.steps < LEAST_STEPS or not rates:
         raise UserError(
-            f"--log={path}: {own.steps:.0f} steps with times; a speed needs at least {LEAST_STEPS}"
+            f"--log={path}: {log.steps:.0f} steps with times; a speed needs at least {LEAST_STEPS}"
         )
-    return Speed(median(rates), own.evaluation(), own.start(), name, batch, epoch, own.steps)
+    return Speed(median(rates), log.evaluation(), log.start(), name, batch, epoch, log.steps)
 
 
 # Above it, epoch_num counts samples: the longest reference, unet3d, has 3,000 epochs.
@@ -102,7 +102,7 @@ class _Log:
     steps: float = 0.0
 
     @property
-    def begun(self) -> float | None:
+    def since(self) -> float | None:
         """Seconds at the first run_start."""
         return next((one.time_ms / 1e3 for one in self.records if one.key == "run_start"), None)
 
@@ -117,19 +117,19 @@ class _Log:
 
     def spans(self) -> list[tuple[float, float]]:
         """(examples, seconds) between evaluations; of blocks, if evaluations come after the run."""
-        found, done, since, begun = [], 0.0, self.begun, False
+        spans, done, since, after_start = [], 0.0, self.since, False
         for one in self.records:
             now = one.time_ms / 1e3
-            if one.key in _STARTS and (since is None or not begun):
-                since, begun = now, True
+            if one.key in _STARTS and (since is None or not after_start):
+                since, after_start = now, True
             elif one.key == "eval_stop" and since is None:
                 since = now
             elif one.key == "eval_start" and since is not None:
                 if (at := self._evaluated(one)) is not None and at > done:
-                    found.append((at - done, now - since))
+                    spans.append((at - done, now - since))
                     done = at
                 since = None
-        return [] if self.offline else found
+        return [] if self.offline else spans
 
     def blocks(self) -> list[tuple[float, float]]:
         """Returns (examples, seconds) from one block's start to the next."""
@@ -171,7 +171,5 @@ class _Log:
 
     def start(self) -> float:
         """Seconds from run_start to the first block or epoch."""
-        first = next(
-            (one.time_ms / 1e3 for one in self.records if one.key in ("block_start", "epoch_start")), None
-        )
-        return max(0.0, first - self.begun) if first is not None and self.begun is not None else 0.0
+        first = next((one.time_ms / 1e3 for one in self.records if one.key in _STARTS), None)
+        return max(0.0, first - self.since) if first is not None and self.since is not None else 0.0

@@ -66,22 +66,22 @@ def make_plan(options: argparse.Namespace) -> dict[str, Any]:
     from compliance.submission import rounds
     from systems.forecast import machine as machines
     from systems.forecast import memory, money, scores
-    from systems.forecast.accelerators import Given
+    from systems.forecast.accelerators import UserFigures
     from timetotrain.forecast import answer, plan_round, plan_time
 
     benchmark, ruleset = options.benchmark, plan_round.ruleset_of(options.round, options.benchmark)
     needed, notes = rounds.required_runs(benchmark, ruleset), []
-    given = Given(options.peak, options.bandwidth)
-    machine = machines.machine(answer.description(benchmark, options.system, given), None, notes, given)
+    figures = UserFigures(options.peak, options.bandwidth)
+    machine = machines.machine(answer.description(benchmark, options.system, figures), None, notes, figures)
     price = money.price(str(machine.chip["name"]), options.price, options.prices)
     last, day = (plan_time.day(flag, getattr(options, flag)) for flag in ("deadline", "as_of"))
-    known = plan_round.batches(benchmark, ruleset, day, _sizes(options.batch))
-    known = known or [plan_round.Batch(0, plan_round.none(benchmark, ruleset, day), "samples")]
+    batches = plan_round.batches(benchmark, ruleset, day, _sizes(options.batch))
+    batches = batches or [plan_round.Batch(0, plan_round.none(benchmark, ruleset, day), "samples")]
     speed = plan_time.speed_of(options, notes)
-    rows = [_row(scores.title(benchmark, f"v{ruleset}"), machine, one) for one in known]
+    rows = [_row(scores.title(benchmark, f"v{ruleset}"), machine, one) for one in batches]
     now = datetime.now()
     usual = None if speed else plan_time.from_scores(benchmark, ruleset, machine)
-    for row, one in zip(rows, known):
+    for row, one in zip(rows, batches):
         row["time"] = None
         if one.admitted and row["fits"] is not False:
             minutes = usual and plan_time.with_batch(usual, benchmark, ruleset, machine, one)
@@ -98,7 +98,7 @@ def make_plan(options: argparse.Namespace) -> dict[str, Any]:
     before = rules.RULESETS[: rules.RULESETS.index(ruleset)]
     since = plan_round.since(options.since, before)
     fixed, free = plan_round.hyperparameters(
-        benchmark, ruleset, [one.size for one in known if one.admitted and one.size]
+        benchmark, ruleset, [one.size for one in batches if one.admitted and one.size]
     )
     facts = memory.facts().get(scores.title(benchmark, f"v{ruleset}"), {})
     return {
@@ -121,7 +121,7 @@ def _row(benchmark: str, machine: Any, one: Any) -> dict[str, Any]:
     fits = None if fit is None else fit.fits and (division is not None or not counted)
     return dataclasses.asdict(one) | {
         "admitted": one.admitted, "evaluations": one.evaluations(one.mean) if one.mean else None, "fits": fits,
-        "memory": fit and fit.why, "division": division and division.told(),
+        "memory": fit and fit.why, "division": division and division.words(),
     }  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def _lines(plan: dict[str, Any]) -> list[str]:
     for title, part in (
         ("1. Batch sizes", _batches(plan)),
         ("2. Hyperparameters that the rules fix", _table(plan)),
-        ("3. Hyperparameters that you choose", _chosen(plan)),
+        ("3. Hyperparameters that you choose", _free_lines(plan)),
         ("4. Runs", _runs(plan)),
         ("5. Time, energy and money", _time(plan)),
         ("6. The log", _log(plan)),
@@ -213,10 +213,10 @@ def _table(plan: dict[str, Any]) -> list[str]:
     return lines or ["none"]
 
 
-def _chosen(plan: dict[str, Any]) -> list[str]:
+def _free_lines(plan: dict[str, Any]) -> list[str]:
     return [
-        f"{name}: {bound}" + (f"; accepted runs of {told}" if told else "")
-        for name, (bound, told) in plan["free"].items()
+        f"{name}: {bound}" + (f"; accepted runs of {runs}" if runs else "")
+        for name, (bound, runs) in plan["free"].items()
     ] or ["none"]
 
 
@@ -256,8 +256,8 @@ def _time(plan: dict[str, Any]) -> list[str]:
         text += f"; {one['kwh of all']:,.3g} kWh" if one["kwh of all"] else ""
         lines.append(text + (f"; {money.spread(one['usd of all'])} USD" if one["usd of all"] else ""))
         if due := row["deadline"]:
-            said = f"{due['started now']} if the first starts now; latest start {due['latest start']}"
-            lines.append(f"  by {due['deadline']}: {said}")
+            words = f"{due['started now']} if the first starts now; latest start {due['latest start']}"
+            lines.append(f"  by {due['deadline']}: {words}")
     untimed = dict.fromkeys(row["untimed"] for row in plan["batches"] if "untimed" in row)
     if not lines:
         measure = "cannot say; measure twenty steps and give --throughput=SAMPLES_PER_S or --log=FILE"
@@ -284,9 +284,9 @@ def _log(plan: dict[str, Any]) -> list[str]:
         return [text]
     changed: dict[str, list[str]] = {}
     for one in plan["changes"]:
-        changed.setdefault(one.said, []).append(one.subject)
+        changed.setdefault(one.text, []).append(one.subject)
     since = plan["since"].removesuffix(".0")
-    lines = [f"{', '.join(subjects)}: {said}" for said, subjects in changed.items()]
+    lines = [f"{', '.join(subjects)}: {change}" for change, subjects in changed.items()]
     return [*(lines or [f"nothing changed from {since} to {name}"]), f"(changes since {since}); {text}"]
 
 

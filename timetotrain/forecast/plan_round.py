@@ -13,8 +13,15 @@ from typing import Any
 
 import compliance
 from common.errors import UserError, near
-from compliance.log import rules, written
-from compliance.log.formulas import FAILURES, bounds, compile_formula, describe_formula, plain, wanted
+from compliance.log import rules, written_rules
+from compliance.log.formulas import (
+    FAILURES,
+    bounds,
+    compile_formula,
+    describe_formula,
+    formula_of_value,
+    plain,
+)
 from compliance.log.predicates import describe
 from compliance.submission import point_days, rcp, rounds
 from systems.forecast import memory, scores
@@ -64,8 +71,8 @@ def ruleset_of(text: str, benchmark: str) -> str:
     """The ruleset of a round as 6.1, v6.1 or 6.1.0. Raises UserError if no such round, or it lacks the benchmark."""
     ruleset = rules.ruleset_name(text)
     if ruleset not in rules.RULESETS:
-        known = ", ".join(one.removesuffix(".0") for one in rules.RULESETS)
-        raise UserError(f"--round={text}: no such round{near(ruleset, rules.RULESETS)}; known: {known}")
+        versions = ", ".join(one.removesuffix(".0") for one in rules.RULESETS)
+        raise UserError(f"--round={text}: no such round{near(ruleset, rules.RULESETS)}; known: {versions}")
     names = rounds.benchmarks(ruleset)
     if benchmark not in names:
         had = [one.removesuffix(".0") for one in rules.RULESETS if benchmark in rounds.benchmarks(one)]
@@ -74,27 +81,27 @@ def ruleset_of(text: str, benchmark: str) -> str:
     return ruleset
 
 
-def batches(benchmark: str, ruleset: str, day: date | None, asked: Sequence[int]) -> list[Batch]:
+def batches(benchmark: str, ruleset: str, day: date | None, sizes: Sequence[int]) -> list[Batch]:
     """The batch sizes with a point on a day (None: today's), and those that are asked for."""
-    known = dict(point_days.known_on(benchmark, ruleset, day))
+    dates = dict(point_days.known_on(benchmark, ruleset, day))
     runs = rounds.required_runs(benchmark, ruleset)
-    kept, since = rcp.prune(tuple(known), runs), {point.batch: when for point, when in known.items()}
-    found = []
-    for size in sorted({*(int(point.batch) for point in known), *asked}):
-        point, kind = rcp.nearest(kept, size, runs)
-        if not kept:
+    points, since = rcp.prune(tuple(dates), runs), {point.batch: when for point, when in dates.items()}
+    rows = []
+    for size in sorted({*(int(point.batch) for point in dates), *sizes}):
+        point, kind = rcp.nearest(points, size, runs)
+        if not points:
             kind = none(benchmark, ruleset, day)
         elif point is None or kind == "smallest":
             point, kind = None, ABOVE if point is None else BELOW
         state = _state(benchmark, ruleset, size)
         facts = {"unit": _unit(benchmark, ruleset)} | _schedule(benchmark, ruleset, size, state)
         if point:
-            near_ = [one for one in kept if one.batch == size] or _around(kept, size)
+            near_ = [one for one in points if one.batch == size] or _around(points, size)
             days = [since[one.batch] for one in near_]
             facts |= {"mean": point.mean, "stdev": point.stdev, "least": point.least}
             facts["since"] = max(days) if all(days) else None
-        found.append(Batch(size, POINT if kind == "point" else kind, **facts))
-    return found
+        rows.append(Batch(size, POINT if kind == "point" else kind, **facts))
+    return rows
 
 
 def none(benchmark: str, ruleset: str, day: date | None) -> str:
@@ -102,15 +109,15 @@ def none(benchmark: str, ruleset: str, day: date | None) -> str:
     return f"no point was public on {day}" if rcp.points(benchmark, ruleset) else NO
 
 
-def _around(kept: Sequence[rcp.Point], size: int) -> list[rcp.Point]:
-    return [*[one for one in kept if one.batch < size][-1:], *[one for one in kept if one.batch > size][:1]]
+def _around(points: Sequence[rcp.Point], size: int) -> list[rcp.Point]:
+    return [*[p for p in points if p.batch < size][-1:], *[p for p in points if p.batch > size][:1]]
 
 
 def _unit(benchmark: str, ruleset: str) -> str:
     """What the points count: as the schedule or the log's key say, but no benchmark has so many epochs."""
-    row = written.schedule(ruleset, benchmark)
-    said = rules.metric(ruleset, benchmark).get("keys", {}).get("eval_accuracy", {}).get("metadata", {})
-    unit = row["unit"] if row else "samples" if "samples_count" in said else "epochs"
+    row = written_rules.schedule(ruleset, benchmark)
+    metadata = rules.metric(ruleset, benchmark).get("keys", {}).get("eval_accuracy", {}).get("metadata", {})
+    unit = row["unit"] if row else "samples" if "samples_count" in metadata else "epochs"
     many = any(point.mean > MOST_EPOCHS for point in rcp.points(benchmark, ruleset))
     return "samples" if unit == "epochs" and many else unit
 
@@ -121,8 +128,8 @@ def _state(benchmark: str, ruleset: str, size: int) -> dict[str, Any]:
     for key, spec in rules.metric(ruleset, benchmark).get("keys", {}).items():
         value = size if key == "global_batch_size" else _value(spec, state)
         for name, formula in spec.get("remembers", ()):
-            if key != "eval_accuracy" and (told := _computed(formula, value, state)) is not None:
-                state[name] = told
+            if key != "eval_accuracy" and (number := _computed(formula, value, state)) is not None:
+                state[name] = number
         if value is not None:
             state.setdefault(key, value)
     return state
@@ -132,8 +139,8 @@ def _value(spec: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
     """The one value that a key may have; None if there are several, or it depends on what is free."""
     if "equal" in spec.get("value", {}):
         return spec["value"]["equal"]
-    asked = [wanted(formula) for formula in spec.get("formula", ())]
-    return _computed(asked[0], None, state) if asked and asked[0] is not None else None
+    values = [formula_of_value(formula) for formula in spec.get("formula", ())]
+    return _computed(values[0], None, state) if values and values[0] is not None else None
 
 
 def _computed(formula: str | float, value: object, state: Mapping[str, Any]) -> Any:
@@ -145,9 +152,9 @@ def _computed(formula: str | float, value: object, state: Mapping[str, Any]) -> 
 
 def _schedule(benchmark: str, ruleset: str, size: int, state: Mapping[str, Any]) -> dict[str, float]:
     """The evaluations' first place and distance, by the written rules or by what a log remembers; {} if neither."""
-    if plan := written.places(ruleset, benchmark, {"global_batch_size": size}):
+    if plan := written_rules.places(ruleset, benchmark, {"global_batch_size": size}):
         factor = 1.0
-        if written.schedule(ruleset, benchmark)["unit"] != _unit(benchmark, ruleset):
+        if written_rules.schedule(ruleset, benchmark)["unit"] != _unit(benchmark, ruleset):
             factor = memory.facts().get(scores.title(benchmark, f"v{ruleset}"), {}).get("epoch", 0.0)
         return {"first": factor * plan.first, "every": factor * plan.every} if factor else {}
     if "eval_interval_samples" in state:
@@ -167,8 +174,8 @@ def hyperparameters(
     fixed, free = {}, {}
     states = [_state(benchmark, ruleset, size) for size in sizes]
     specs = dict(rules.metric(ruleset, benchmark).get("keys", {}))
-    for key in (*specs, *sorted(written.keys(ruleset, benchmark) - specs.keys())):
-        spec, phrase = specs.get(key, {}), written.fixed(ruleset, benchmark, key)
+    for key in (*specs, *sorted(written_rules.keys(ruleset, benchmark) - specs.keys())):
+        spec, phrase = specs.get(key, {}), written_rules.fixed(ruleset, benchmark, key)
         if key in _ELSEWHERE:
             continue
         values = [_value(spec, state) for state in states]
@@ -177,7 +184,7 @@ def hyperparameters(
         elif spec.get("formula"):
             fixed[key] = [_formula(spec["formula"], state) for state in states] or [""]
         elif phrase:
-            fixed[key] = [_written(benchmark, ruleset, key, state) or phrase for state in states] or [phrase]
+            fixed[key] = [_values(benchmark, ruleset, key, state) or phrase for state in states] or [phrase]
         elif spec or phrase:
             free[key] = [describe(spec["value"]) if "value" in spec else "any", used(benchmark, ruleset, key)]
     return fixed, free
@@ -185,18 +192,18 @@ def hyperparameters(
 
 def _formula(formulas: Sequence[str], state: Mapping[str, Any]) -> str:
     """A condition with the bounds that it computes, else in words."""
-    told = []
+    sides_text = []
     for pair in (pair for formula in formulas for pair in bounds(formula)):
         sides = [_computed(side, None, state) for side in pair]
         if sides.count(None) == 1:
-            told.append(f">= {sides[0]:.6g}" if sides[1] is None else f"<= {sides[1]:.6g}")
-    return " and ".join(told) or " and ".join(
+            sides_text.append(f">= {sides[0]:.6g}" if sides[1] is None else f"<= {sides[1]:.6g}")
+    return " and ".join(sides_text) or " and ".join(
         describe_formula(one).removeprefix("value = ") for one in formulas
     )
 
 
-def _written(benchmark: str, ruleset: str, key: str, state: Mapping[str, Any]) -> str:
-    values = [_computed(one, None, state) for one in written.allowed(ruleset, benchmark, key)]
+def _values(benchmark: str, ruleset: str, key: str, state: Mapping[str, Any]) -> str:
+    values = [_computed(one, None, state) for one in written_rules.allowed(ruleset, benchmark, key)]
     return " or ".join(plain(value) for value in values) if values and None not in values else ""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from common.errors import UserError
 from compliance.acceptance.probability import Question, estimate
 from compliance.log import rules
-from compliance.report.published import published
+from compliance.report.published import published_scores
 from compliance.submission import rounds
 from systems.forecast import errors, law, memory, money, scores
 from systems.forecast.machine import Machine
@@ -67,8 +67,8 @@ def speed_of(options: argparse.Namespace, notes: list[str]) -> Speed | None:
     if options.log:
         speed = measured.of_log(options.log)
         if speed.benchmark != options.benchmark:
-            said = speed.benchmark or "no benchmark"
-            raise UserError(f"--log={options.log}: a log of {said}, not of {options.benchmark}")
+            name = speed.benchmark or "no benchmark"
+            raise UserError(f"--log={options.log}: a log of {name}, not of {options.benchmark}")
         notes.append(f"--log: the speed at batch {speed.batch:,.0f} holds for every batch")
         return speed
     if options.throughput is not None:
@@ -101,9 +101,9 @@ def from_speed(benchmark: str, ruleset: str, batch: Batch, speed: Speed) -> Minu
 
     middle, half = minutes(batch.mean), _NORMAL * batch.stdev
     low, high = minutes(max(batch.mean - half, batch.mean / 10)), minutes(batch.mean + half)
-    told = f"own speed, {speed.rate:,.4g} examples/s"
-    told += f" in {speed.steps:,.0f} steps of the log" if speed.steps else ""
-    return Minutes(middle, low * (1 - _SPEED), high * (1 + _SPEED), told, high - middle, _SPEED)
+    basis = f"own speed, {speed.rate:,.4g} examples/s"
+    basis += f" in {speed.steps:,.0f} steps of the log" if speed.steps else ""
+    return Minutes(middle, low * (1 - _SPEED), high * (1 + _SPEED), basis, high - middle, _SPEED)
 
 
 def from_scores(benchmark: str, ruleset: str, machine: Machine, one: law.Law | None = None) -> Minutes | None:
@@ -117,13 +117,13 @@ def from_scores(benchmark: str, ruleset: str, machine: Machine, one: law.Law | N
     if name not in scores.benchmarks():
         return None
     middle = errors.middle(name, chip, machine.accelerators, min(year, 2100.0), earlier)
-    (said,) = law.estimates(name, machine.chip, [machine.accelerators], one)
+    (answer,) = law.estimates(name, machine.chip, [machine.accelerators], one)
     if middle:
-        spread = said.high / said.minutes
-        return Minutes(middle, middle / spread, middle * spread, f"scores: median of {said.evidence}")
-    if said.reason:
+        spread = answer.high / answer.minutes
+        return Minutes(middle, middle / spread, middle * spread, f"scores: median of {answer.evidence}")
+    if answer.reason:
         return None
-    return Minutes(said.minutes, said.low, said.high, f"the law of published scores; {said.evidence}")
+    return Minutes(answer.minutes, answer.low, answer.high, f"the law of published scores; {answer.evidence}")
 
 
 def with_batch(one: Minutes, benchmark: str, ruleset: str, machine: Machine, batch: Batch) -> Minutes:
@@ -131,7 +131,9 @@ def with_batch(one: Minutes, benchmark: str, ruleset: str, machine: Machine, bat
     about as many accelerators.
     """
     short, name = f"v{ruleset.removesuffix('.0')}", scores.title(benchmark, f"v{ruleset}")
-    rows = [row for row in published() if scores.title(row.benchmark, row.round) == name and row.epochs]
+    rows = [
+        row for row in published_scores() if scores.title(row.benchmark, row.round) == name and row.epochs
+    ]
     rows = [row for row in rows if row.round < short]
     if not rows or batch.mean is None:
         return one
@@ -164,7 +166,7 @@ def costs(one: Minutes, needed: int, machine: Machine, price: money.Price | None
         "minutes": one.minutes, "interval": [one.low, one.high], "source": one.source,
         "hours in turn": needed * one.minutes / 60,
         "hours in parallel": [end / 60 for end in one.slowest(needed)],
-        "usd of all": [needed * end for end in ends] if ends else None, "prices": price and price.told(many),
+        "usd of all": [needed * end for end in ends] if ends else None, "prices": price and price.words(many),
         "kwh of all": energy and needed * energy.kwh,
     }  # fmt: skip
 
@@ -174,9 +176,9 @@ def deadline(last: date, hours: float, high: float, now: datetime) -> dict[str, 
     and the latest start for `high` hours, to the minute, rounded down.
     """
     end = datetime.combine(last, time.max)
-    left, start = (end - now).total_seconds() / 3600, "already past"
-    words = "in time" if high <= left else "perhaps" if hours <= left else "too late"
-    if high <= left:
+    remaining, start = (end - now).total_seconds() / 3600, "already past"
+    words = "in time" if high <= remaining else "perhaps" if hours <= remaining else "too late"
+    if high <= remaining:
         start = (end - timedelta(hours=high)).isoformat(" ", "minutes")
     return {"deadline": f"{last} 24:00", "started now": words, "latest start": start}
 

@@ -53,7 +53,7 @@ class Offer:
 
 def offers(benchmark: str, options: argparse.Namespace, chips: Iterable[dict[str, Any]]) -> list[Offer]:
     """The machines of some accelerators that the law can forecast, that hold the model, and that meet the limits."""
-    law.known(benchmark)
+    law.require_scores(benchmark)
     choices = []
     for chip in chips:
         price = money.price(str(chip["name"]), options.price, options.prices)
@@ -64,7 +64,7 @@ def offers(benchmark: str, options: argparse.Namespace, chips: Iterable[dict[str
             choices.append(Offer(
                 f"{many}x{chip['name']}", size.minutes, (size.low, size.high),
                 cost.dollars(many, size.minutes) if cost else None, power.kwh if power else None,
-                cost.told(many) if cost else "", size.evidence,
+                cost.words(many) if cost else "", size.evidence,
             ))  # fmt: skip
     if options.deadline:
         choices = [one for one in choices if one.minutes <= options.deadline]
@@ -83,9 +83,9 @@ def _sizes(benchmark: str, chip: dict[str, Any], most: int) -> list[Estimate]:
     per_node = chip["per_node"]
     small = [n for n in (2**i for i in range(18)) if n <= min(per_node, most)]
     hosts = [per_node * 2**i for i in range(18) if per_node * 2**i <= most]
-    chosen = law.estimates(benchmark, chip, sorted({*small, *hosts}))
-    fits = [memory.fit(benchmark, chip, one.accelerators) for one in chosen]
-    return [one for one, fit in zip(chosen, fits) if not one.reason and (not fit or fit.fits)]
+    estimates = law.estimates(benchmark, chip, sorted({*small, *hosts}))
+    fits = [memory.fit(benchmark, chip, one.accelerators) for one in estimates]
+    return [one for one, fit in zip(estimates, fits) if not one.reason and (not fit or fit.fits)]
 
 
 def _order(by: str) -> Any:
@@ -97,16 +97,16 @@ def _order(by: str) -> Any:
     return lambda one: (one.usd is None, one.usd, one.minutes)
 
 
-def lines(benchmark: str, chosen: list[Offer]) -> list[str]:
+def lines(benchmark: str, hires: list[Offer]) -> list[str]:
     """The table, the errors of its rows by their distance from published scores, and the offers."""
-    if not chosen:
+    if not hires:
         return [f"{benchmark}: nothing to rent: no machine of which the forecast can say meets the limits"]
-    rows = [(*_HEAD, "true error"), *((*one.cells(), _error(benchmark, one.machine)) for one in chosen)]
+    rows = [(*_HEAD, "true error"), *((*one.cells(), _error(benchmark, one.machine)) for one in hires)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    told = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
-    sellers = {one.machine.split("x", 1)[1]: one.prices for one in chosen if one.prices}
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+    sellers = {one.machine.split("x", 1)[1]: one.prices for one in hires if one.prices}
     head = f"{benchmark}; true error: half of later scores within the first number, nine of ten within the second"
-    return [head, "", *told, "", *(f"{name}: {text}" for name, text in sellers.items())]
+    return [head, "", *table, "", *(f"{name}: {text}" for name, text in sellers.items())]
 
 
 def _error(benchmark: str, machine: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 import sys
 from collections.abc import Sequence
 
 from common.config import fields
 from common.distributed.listening import ALLOWED
-from common.errors import Parser, UserError, answering
+from common.errors import Parser, UserError, answering, outlive_output
 from timetotrain.launch import plan, settings
 from timetotrain.launch.local import Job, launch
 from timetotrain.launch.watch.loop import Limits
@@ -101,6 +102,10 @@ def job(arguments: argparse.Namespace) -> Job:
         raise UserError("--max_restarts: the command has no --checkpoint_dir=DIR to go on from; give one")
     if arguments.max_restarts and any(word == "--run" or word.startswith("--run=") for word in command):
         raise UserError("--max_restarts: each start writes a log of its own; leave --run out of the command")
+    for name in ("port", "max_restarts", *(f"{field.name}_seconds" for field in dataclasses.fields(Limits))):
+        value, most = getattr(arguments, name), 65535 if name == "port" else math.inf
+        if not 0 <= value <= most:
+            raise UserError(f"--{name}={value}: must be a number from 0 to {most}")
     environment = settings.environment(arguments.settings)
     if arguments.allow_public:
         os.environ[ALLOWED] = "1"  # For what the launcher and its processes listen on.
@@ -113,7 +118,9 @@ def job(arguments: argparse.Namespace) -> Job:
 @answering()
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    return launch(job(parser().parse_args(argv)))
+    described = job(parser().parse_args(argv))
+    outlive_output()
+    return launch(described)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,10 @@ def cores(processes: int, root: pathlib.Path = _SYS) -> list[set[int]]:
     if len(list((root / "devices/system/node").glob("node[0-9]*"))) < 2:
         return [set()] * processes
     near = gpu_cores(root)
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if re.fullmatch(r"\d+(,\d+)*", shown):
-        near = [near[int(number)] for number in shown.split(",") if int(number) < len(near)]
-    elif shown:  # CUDA_VISIBLE_DEVICES holds names of GPUs, or parts of them.
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if re.fullmatch(r"\d+(,\d+)*", visible):
+        near = [near[int(number)] for number in visible.split(",") if int(number) < len(near)]
+    elif visible:  # CUDA_VISIBLE_DEVICES holds names of GPUs, or parts of them.
         near = []
     if processes == 1 and any(each != near[0] for each in near):
         return [set()]
@@ -52,13 +52,13 @@ def cores(processes: int, root: pathlib.Path = _SYS) -> list[set[int]]:
 def gpu_cores(root: pathlib.Path = _SYS) -> list[set[int]]:
     """Returns those of the cores nearest each GPU that this process may use, in PCI bus order."""
     # nvidia-smi writes the PCI domain with eight digits, /sys with four: 00000000:06:00.0 is 0000:06:00.0.
-    form, found = re.compile(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)"), []
+    form, core_sets = re.compile(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)"), []
     for (address,) in nvidia_smi("pci.bus_id", seconds=60):
         if match := form.fullmatch(address.lower()):
             path = root / "bus/pci/devices" / match[1] / "local_cpulist"
             text = path.read_text() if path.exists() else ""
-            found.append(parse_list(text) & os.sched_getaffinity(0))
-    return found
+            core_sets.append(parse_list(text) & os.sched_getaffinity(0))
+    return core_sets
 
 
 def parse_list(text: str) -> set[int]:

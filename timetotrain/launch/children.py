@@ -36,11 +36,6 @@ class Children:
         """`fix`: what the user can do after a signal has ended the children, for the message; `grace`: as in Limits."""
         self.signals, self._limits, self._fix = Signals(), Limits(grace=grace, **_PATIENT), fix
 
-    @property
-    def ended_by(self) -> int:
-        """The number of the signal that ended them; 0 if none has."""
-        return self.signals.number
-
     def run(self, command: Sequence[Any], environment: Mapping[str, str], output: IO[str]) -> int:
         """Runs a command; returns its exit status, or 128 + a deadly signal's number.
 
@@ -58,11 +53,11 @@ class Children:
         cause = Watch([worker], self._limits, self.signals, signal.SIGTERM).run()
         self._raise_if_ended()
         # A crash has left its own last line.
-        if cause and ("error" in worker.told or worker.code == -signal.SIGKILL):
-            print(f"error: {worker.told.get('error', cause.text)}", file=output)
-        return cause.code if cause else worker.told.get("result", worker.code)
+        if cause and ("error" in worker.facts or worker.code == -signal.SIGKILL):
+            print(f"error: {worker.facts.get('error', cause.text)}", file=output)
+        return cause.code if cause else worker.facts.get("result", worker.code)
 
     def _raise_if_ended(self) -> None:
-        if self.ended_by:
-            name = signal.Signals(self.ended_by).name
-            raise EndedError(f"{name}: what was running was ended; {self._fix}", 128 + self.ended_by)
+        if number := self.signals.number:
+            name = signal.Signals(number).name
+            raise EndedError(f"{name}: what was running was ended; {self._fix}", 128 + number)

@@ -129,9 +129,8 @@ def launcher(config: RunConfig, where: Shape) -> str:
     """Returns a preset's usual launcher."""
     if config.replicas == "tpu":
         return "tpu-vm"
-    if config.replicas == "pjrt" and where.processes == 1:
-        return "none"
-    if config.replicas not in ("horovod", "multiworker", "pjrt"):
+    one_process = config.replicas == "pjrt" and where.processes == 1
+    if one_process or config.replicas not in ("horovod", "multiworker", "pjrt"):
         return "none"
     # A TPU's hosts have no scheduler that we control: the same command runs on each.
     return "local" if where.hosts == 1 or config.hardware.startswith("tpu") else "slurm"
@@ -160,9 +159,9 @@ def command(
         program = [containers.PYTHON, *program[1:]]
         runtime = containers.runtime(options.container_runtime, launcher_name)
         nvidia = "NVIDIA" in describe(config.hardware).get("accelerator_model_name", "")
-        passed = {name: environment[name] for name in environment if _STEERS.fullmatch(name)}
+        variables = {name: environment[name] for name in environment if _STEERS.fullmatch(name)}
         folders = containers.mounts(program, os.getcwd())
-        inside = containers.words(runtime, options.container, folders, nvidia, passed)
+        inside = containers.words(runtime, options.container, folders, nvidia, variables)
     if launcher_name == "none":
         return [*inside, *program]
     _check_starts(launcher_name, config.replicas)
@@ -217,8 +216,8 @@ def _tpu_vm(
 ) -> list[str]:
     """Returns the command for a slice's first host, from which TensorFlow drives the servers on all hosts."""
     name = environment.get("TPU_NAME", config.hardware)
-    chosen = {"project": options.project, "zone": options.zone or environment.get("ZONE", "")}
-    flags = [f"--{flag}={value}" for flag, value in chosen.items() if value]
+    gcloud_options = {"project": options.project, "zone": options.zone or environment.get("ZONE", "")}
+    flags = [f"--{flag}={value}" for flag, value in gcloud_options.items() if value]
     variables = [f"TPU_NAME={name}", *(["TPU_LOAD_LIBRARY=0"] if where.hosts > 1 else [])]
     if options.container:
         # The container reaches the chips as devices of the host; its folder is the checkout on that host.

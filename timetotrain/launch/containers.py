@@ -47,13 +47,8 @@ def mounts(flags: Sequence[str], folder: str) -> list[str]:
     for i, flag in enumerate(flags):
         name, equals, value = flag.lstrip("-").partition("=")
         value = value if equals else "".join(flags[i + 1 : i + 2])
-        if (
-            not flag.startswith("-")
-            or name not in _PATHS
-            or not value
-            or "://" in value
-            or value.startswith("-")
-        ):
+        names_path = flag.startswith("-") and name in _PATHS and "://" not in value
+        if not names_path or value[:1] in ("", "-"):
             continue
         path = os.path.join(folder, value)
         path = path if name.endswith("_dir") else os.path.dirname(path)
@@ -72,15 +67,15 @@ def words(
     gets the variables of `environment`; apptainer and pyxis pass all variables anyway.
     """
     if name == "pyxis":
-        seen = ",".join(f"{one}:{one}" for one in folders)
+        binds = ",".join(f"{one}:{one}" for one in folders)
         return [
             f"--container-image={image}",
-            f"--container-mounts={seen}",
+            f"--container-mounts={binds}",
             f"--container-workdir={folders[0]}",
         ]
     if name == "apptainer":
-        seen = [f"--bind={one}" for one in folders]
-        return ["apptainer", "exec", *(["--nv"] if nvidia else []), *seen, f"--pwd={folders[0]}", image]
+        binds = [f"--bind={one}" for one in folders]
+        return ["apptainer", "exec", *(["--nv"] if nvidia else []), *binds, f"--pwd={folders[0]}", image]
     # Share the host's network (for the rendezvous) and shared memory (for NCCL). The user owns the files.
     line = ["docker", "run", "--rm", "--init", f"--stop-timeout={STOP_SECONDS}", "--network=host"]
     line += ["--ipc=host", "--ulimit=memlock=-1"]

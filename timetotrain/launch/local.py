@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 
 from common.distributed import listening
-from common.distributed.heartbeat import GRACE_VARIABLE
+from common.distributed.heartbeat import BACKEND_VARIABLE, GRACE_VARIABLE, SCRATCH
 from common.errors import PeerLostError, UserError
 from timetotrain.launch import binding, plan, procfs
 from timetotrain.launch.watch import unfinished_log
@@ -112,9 +112,11 @@ def _attempt(job: Job, signals: Signals) -> tuple[int, Cause | None]:
     own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
     # Several launchers may share a host: a process uses the GPU of its rank on the host.
     cores = binding.cores(max(rank.local_rank for rank in own_ranks) + 1)
-    scratch_folder = tempfile.TemporaryDirectory(prefix="timetotrain-launch-", ignore_cleanup_errors=True)
+    scratch_folder = tempfile.TemporaryDirectory(prefix=SCRATCH, ignore_cleanup_errors=True)
     with environments(job, ranks) as by_rank, scratch_folder as scratch:
         common = {"PYTHONUNBUFFERED": "1", "TMPDIR": scratch, GRACE_VARIABLE: str(job.limits.grace)}
+        if len(job.hosts) > 1:
+            common[BACKEND_VARIABLE] = job.replicas
         workers: list[Worker] = []
         try:
             for rank in own_ranks:
@@ -130,7 +132,7 @@ def _attempt(job: Job, signals: Signals) -> tuple[int, Cause | None]:
         cause = dataclasses.replace(cause, text=cause.text + _silent_hosts(job, ranks))
     closed_logs = [close_log(worker, str(cause or "the run ended")) for worker in workers]
     if cause is None:
-        return int(workers[0].told.get("result", workers[0].code or 0)), None
+        return int(workers[0].facts.get("result", workers[0].code or 0)), None
     ended = "" if len(workers) == 1 else f"; all {len(workers)} processes have ended"
     say(f"error: {cause}{ended}" + "".join(f"; {closed}" for closed in closed_logs if closed))
     return cause.code, cause
@@ -146,11 +148,11 @@ def _silent_hosts(job: Job, ranks: Sequence[plan.Rank]) -> str:
 
 def close_log(worker: Worker, reason: str) -> str:
     """Ends the log that a process left open; returns a note about it, or "" if there is none."""
-    name = worker.told.get("log")
+    name = worker.facts.get("log")
     if not name or not pathlib.Path(name).exists():
         return ""
     try:
-        path = unfinished_log.close_log(name, reason, worker.told["clock"] + time.monotonic())
+        path = unfinished_log.close_log(name, reason, worker.facts["clock"] + time.monotonic())
     except UserError as error:
         return str(error)
     return f"{path} ends as aborted" if path else ""
@@ -169,10 +171,10 @@ def environments(job: Job, ranks: Sequence[plan.Rank]) -> Iterator[list[dict[str
             addresses = [f"{first}:{port}" for port in plan.free_ports(len(ranks))]
         else:
             addresses = [f"{names[rank.launcher]}:{job.port + 1 + rank.local_rank}" for rank in ranks]
-        own = [rank.local_rank for rank in ranks if rank.launcher == job.launcher]
-        shown = {**os.environ, **job.environment}.get("CUDA_VISIBLE_DEVICES")
+        local_ranks = [rank.local_rank for rank in ranks if rank.launcher == job.launcher]
+        gpus = {**os.environ, **job.environment}.get("CUDA_VISIBLE_DEVICES")
         yield [
-            plan.multiworker_environment(rank, addresses, shown, own[0], len(own))
+            plan.multiworker_environment(rank, addresses, gpus, local_ranks[0], len(local_ranks))
             if rank.launcher == job.launcher
             else {}
             for rank in ranks
@@ -194,7 +196,7 @@ def _rendezvous(job: Job, ranks: Sequence[plan.Rank], loopback: str) -> Iterator
     """Runs the server where Horovod's processes find one another; yields its port. `loopback`: of a run on one host."""
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-    address = loopback or listening.own_address([host.name for host in job.hosts], job.launcher)
+    address = loopback or listening.local_address([host.name for host in job.hosts], job.launcher)
     try:
         server = RendezvousHTTPServer((address, 0 if loopback else job.port), RendezvousHandler, 0)
     except OSError as error:

@@ -136,7 +136,7 @@ def horovod_environment(rank: Rank, address: str, port: int, interface: str = ""
 
 
 def multiworker_environment(
-    rank: Rank, addresses: Sequence[str], shown: str | None = None, first: int = 0, own: int = 1
+    rank: Rank, addresses: Sequence[str], visible: str | None = None, first: int = 0, count: int = 1
 ) -> dict[str, str]:
     """Returns TF_CONFIG; if a host has several processes, each sees only the GPU of its local rank.
 
@@ -146,22 +146,23 @@ def multiworker_environment(
     Args:
       rank: the process's.
       addresses: of all processes.
-      shown: CUDA_VISIBLE_DEVICES of the launcher; None if it is not set.
+      visible: CUDA_VISIBLE_DEVICES of the launcher; None if it is not set.
       first: the least local rank of this launcher's processes.
-      own: their number.
+      count: their number.
 
     Raises UserError if the scheduler shows fewer GPUs than there are processes.
     """
     task = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank.rank}}
     environment = {"TF_CONFIG": json.dumps(task)}
-    if shown is None:
+    if visible is None:
         if rank.local_size > 1:
             environment["CUDA_VISIBLE_DEVICES"] = str(rank.local_rank)
-    elif own > 1 and (gpus := [gpu.strip() for gpu in shown.split(",") if gpu.strip() not in ("", "-1")]):
+    elif count > 1 and (gpus := [gpu.strip() for gpu in visible.split(",") if gpu.strip() not in ("", "-1")]):
         place = rank.local_rank if len(gpus) >= rank.local_size else rank.local_rank - first
         if place >= len(gpus):
             raise UserError(
-                f"CUDA_VISIBLE_DEVICES={shown}: {len(gpus)} GPUs for {own} processes; start as many processes as GPUs"
+                f"CUDA_VISIBLE_DEVICES={visible}: {len(gpus)} GPUs for {count} processes; start as many "
+                "processes as GPUs"
             )
         environment["CUDA_VISIBLE_DEVICES"] = gpus[place]
     return environment
@@ -191,8 +192,8 @@ def interface_to(host: str) -> str:
     with contextlib.suppress(ImportError):
         import psutil  # Comes with Horovod.
 
-        own = listening.route(host)
+        local_address = listening.route(host)
         for name, addresses in psutil.net_if_addrs().items():
-            if any(address.address == own for address in addresses):
+            if any(address.address == local_address for address in addresses):
                 return name
     return ""

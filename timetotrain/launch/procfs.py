@@ -60,11 +60,6 @@ def _fields(pid: int) -> list[str]:
         return []
 
 
-def kill_session(leader: int) -> None:
-    """Kills a session's living processes."""
-    _kill(session_members(leader))
-
-
 def adopt_orphans() -> None:
     """Makes this process adopt the orphans of its children, so that it can end them."""
     with contextlib.suppress(AttributeError, OSError):  # Not on Linux.
@@ -74,15 +69,16 @@ def adopt_orphans() -> None:
 def kill_children() -> None:
     """Kills and reaps this process's children, adopted ones included; gives up after `ADOPTED_SECONDS`."""
     deadline = time.monotonic() + ADOPTED_SECONDS
-    while (left := children_of(os.getpid())) and time.monotonic() < deadline:
-        _kill(left)
+    while (children := children_of(os.getpid())) and time.monotonic() < deadline:
+        kill(children)
         time.sleep(POLL_SECONDS)
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-def _kill(pids: Sequence[int]) -> None:
+def kill(pids: Sequence[int]) -> None:
+    """Kills processes; those that are gone, or another user's, stay as they are."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)

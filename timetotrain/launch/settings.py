@@ -24,8 +24,8 @@ def name_of(hardware: str) -> str:
     Several hosts of a machine, such as dgx-2h-4, may have separate settings: dgx-2h-hosts.
     """
     family = re.sub(r"-\d+$", "", hardware)
-    names, known = (hardware, f"{family}-hosts", family, f"{family}-8"), read()
-    return next((name for name in names if name in known), "")
+    names, by_name = (hardware, f"{family}-hosts", family, f"{family}-8"), read()
+    return next((name for name in names if name in by_name), "")
 
 
 def read() -> dict[str, list[dict[str, str]]]:
@@ -35,10 +35,10 @@ def read() -> dict[str, list[dict[str, str]]]:
 
 def load(name: str) -> list[dict[str, str]]:
     """Returns the settings `name`. Raises UserError if timetotrain/launch/settings.json has none of that name."""
-    known = read()
-    if name not in known:
-        raise UserError(f"--settings={name}: timetotrain/launch/settings.json has {', '.join(known)}")
-    return known[name]
+    by_name = read()
+    if name not in by_name:
+        raise UserError(f"--settings={name}: timetotrain/launch/settings.json has {', '.join(by_name)}")
+    return by_name[name]
 
 
 def environment(name: str, present: Mapping[str, str] = os.environ) -> dict[str, str]:

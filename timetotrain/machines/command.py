@@ -79,8 +79,8 @@ def _list(args: argparse.Namespace) -> int:
         rows.append((name, _number(nodes), _number(accelerators), model, description["status"]))
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     for row in rows:
-        left, right = row[0].ljust(widths[0]), "  ".join(row[i].ljust(widths[i]) for i in (3, 4))
-        print(f"{left}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {right}".rstrip())
+        start, end = row[0].ljust(widths[0]), "  ".join(row[i].ljust(widths[i]) for i in (3, 4))
+        print(f"{start}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {end}".rstrip())
     return 0
 
 
@@ -108,8 +108,8 @@ def _detect(args: argparse.Namespace) -> int:
         print(_json(description))
     else:
         try:
-            with whole(args.output) as made:
-                made.write_text(_json(description) + "\n", encoding="utf-8")
+            with whole(args.output) as file:
+                file.write_text(_json(description) + "\n", encoding="utf-8")
         except OSError as error:
             raise UserError(f"{args.output}: cannot write ({error.strerror}); give another -o FILE") from None
         print(f"Wrote {args.output}.")

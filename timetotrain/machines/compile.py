@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -32,11 +31,8 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--target", metavar="KIND", help=f"another device: {', '.join(NAMES)}")
     command.add_argument(
-        "--program",
-        default="train",
-        help="which steps: train (the default), eval, both, or one of several shapes, as train-2",
+        "--program", choices=("train", "eval", "both"), default="train", help="which steps; default: train"
     )
-    command.add_argument("--export", metavar="DIR", type=Path, help="compile this export, made before")
     command.add_argument("--keep", metavar="DIR", type=Path, help="put the optimized programs' text here")
     command.add_argument(
         "--again",
@@ -57,31 +53,26 @@ def _run(args: argparse.Namespace) -> int:
     for word in args.flags:
         if not word.startswith("--"):
             raise UserError(f"{word!r}: a second benchmark is not taken; flags of the export follow `--`")
-    if not re.fullmatch(r"both|(train|eval)(-\d+)?", args.program):
-        raise UserError(f"--program={args.program}: no step; give train, eval, both, or a name as train-0")
     if not args.system:
         return _run_all(args)
     if args.benchmark == "all":
         raise UserError("--system: goes with one benchmark; leave it out to compile every preset of all")
     with tempfile.TemporaryDirectory(prefix="compile-") as scratch:
-        folder = args.export or Path(scratch) / "export"
+        folder = Path(scratch) / "export"
         kind = args.target or kind_of_preset(preset(presets.load(args.benchmark), args.system))
-        if args.export:
-            manifest = _manifest(folder)
-        else:
-            run.compiler_python(target(kind, 1).platform)  # Checked before the export, which is slow.
-            manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
+        run.compiler_python(target(kind, 1).platform)  # Checked before the export, which is slow.
+        manifest = run.export(args.benchmark, args.system, folder, args.flags, _say, args.program)
+        if not manifest["programs"]:
+            raise UserError(
+                f"--program={args.program}: not exported: {'; '.join(manifest['refused'].values())}"
+            )
         goal = target(kind, int(manifest.get("num_replicas", 1)))
-        chosen = [p for p in manifest["programs"] if series.is_wanted(p["name"], args.program)]
-        if not chosen:
-            names = ", ".join(p["name"] for p in manifest["programs"])
-            raise UserError(f"--program={args.program}: not in the export; give one of {names}, or both")
         reports = {
             p["name"]: run.compiled(folder, manifest, p, goal, _say, keep=args.keep, benchmark=args.benchmark)
-            for p in chosen
+            for p in manifest["programs"]
         }
-    if not (args.export or args.target or args.flags):
-        series.keep(args.benchmark, args.system, kind, args.program, reports, series.lengths(manifest))
+    if not (args.target or args.flags):
+        series.keep(args.benchmark, args.system, kind, reports, series.lengths(manifest))
     if args.json:
         print(json.dumps(reports, indent=1))
     else:
@@ -91,64 +82,24 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_all(args: argparse.Namespace) -> int:
-    for flag in ("--target", "--export", "--keep", "flags after `--`"):
+    for flag in ("--target", "--keep", "flags after `--`"):
         if getattr(args, flag.split()[0].lstrip("-")):
             raise UserError(f"{flag}: for one preset; give its --system")
-    chosen = presets.CHEAPEST_FIRST if args.benchmark == "all" else (args.benchmark,)
-    known = list(presets.to_compile(chosen))
-    missed = series.compile_all(known, args.program, args.again, _say)
+    names = presets.CHEAPEST_FIRST if args.benchmark == "all" else (args.benchmark,)
+    jobs = list(presets.to_compile(names))
+    missed = series.compile_all(jobs, args.program, args.again, _say)
     if args.json:
-        found = {
-            f"{benchmark} {system}": series.record_of(benchmark, system) for benchmark, system, _ in known
+        records = {
+            f"{benchmark} {system}": series.record_of(benchmark, system) for benchmark, system, _ in jobs
         }
-        print(json.dumps(found, indent=1))
+        print(json.dumps(records, indent=1))
     else:
-        print(document.table(known))
+        print(document.table(jobs))
     return 1 if missed else 0
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _manifest(folder: Path) -> dict:
-    """Reads an export's manifest; raises UserError if it is invalid or a program's file is missing."""
-    fix = f"python -m BENCHMARK --export={folder} writes one"
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"--export={folder}: no export ({type(error).__name__}); {fix}") from error
-    if wrong := _wrong(manifest):
-        raise UserError(f"--export={folder}: manifest.json: {wrong}; {fix}")
-    for program in manifest["programs"]:
-        if not (folder / program["file"]).is_file():
-            raise UserError(f"--export={folder}: {program['file']} is missing; {fix}")
-    return manifest
-
-
-def _wrong(manifest: Any) -> str:
-    """Names what the manifest lacks for compiling; '' if nothing."""
-    if not isinstance(manifest, dict):
-        return "no object"
-    replicas = manifest.get("num_replicas", 1)
-    if not isinstance(replicas, int) or replicas < 1:
-        return "num_replicas is not a positive number"
-    for field in ("programs", "state", "constants"):
-        if not _is_list_of_objects(manifest.get(field)):
-            return f"{field} is not a list of objects"
-    if not manifest["programs"]:
-        return "programs is empty"
-    for program in manifest["programs"]:
-        if not all(isinstance(program.get(field), str) for field in ("name", "file")):
-            return "a program has no name or file"
-        for field in ("inputs", "arguments"):
-            if not _is_list_of_objects(program.get(field)):
-                return f"{program['name']}: {field} is not a list of objects"
-    return ""
-
-
-def _is_list_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
 
 
 def lines(name: str, report: dict) -> list[str]:
@@ -195,9 +146,9 @@ def lines(name: str, report: dict) -> list[str]:
             f"  exchange    {row['count']} {row['operation']} over {size}, {row['bytes'] / 1e6:.2f} MB "
             f"{row['strategy']}"
         )
-    left = report["copies"]
+    copies = report["copies"]
     text.append(
-        f"  copies      {left['count']}, {left['bytes'] / 1e6:.1f} MB, {left['cycles'] / 1e6:.2f} million cycles"
+        f"  copies      {copies['count']}, {copies['bytes'] / 1e6:.1f} MB, {copies['cycles'] / 1e6:.2f} million cycles"
     )
     text.append(f"  64-bit      {report['wide_arithmetic'] or 'none'}")
     text.append(

@@ -20,9 +20,9 @@ def load(benchmark: str) -> Mapping[str, RunConfig]:
     return getattr(benchmarks.module(benchmark, "presets"), "PRESETS", {})
 
 
-def to_compile(chosen: Sequence[str] = CHEAPEST_FIRST) -> Iterator[tuple[str, str, str]]:
+def to_compile(names: Sequence[str] = CHEAPEST_FIRST) -> Iterator[tuple[str, str, str]]:
     """Yields (benchmark, system, device kind) for every preset whose machine has TPUs or GPUs."""
-    for benchmark in chosen:
+    for benchmark in names:
         for system, config in sorted(
             load(benchmark).items(), key=lambda item: (item[1].num_replicas, item[0])
         ):

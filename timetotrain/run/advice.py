@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.config.choices import Rule
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.train import events
 from timetotrain.run import history
@@ -45,7 +45,7 @@ def outlook(config: RunConfig, least: Mapping[str, Any], rule: Rule | None) -> s
     if config.train_steps:
         run = config.train_steps * config.global_batch_size / config.num_train_examples
     have, of = config.num_train_examples / classes, "examples of a class" if classes > 1 else "examples"
-    baseline = f"the baseline, {config.quality.shown(least['value'])} ({least['what']})"
+    baseline = f"the baseline, {config.quality.text(least['value'])} ({least['what']})"
     counts = f"{have:.0f} {of} in {run:.3g} epochs"
     if have >= examples and have * run >= passes:
         return f"will beat {baseline}: it has {counts}"
@@ -94,7 +94,7 @@ def saturated(config: RunConfig, records: Sequence[history.Record]) -> str:
     evaluations, last = [r for r in records if r["kind"] == "evaluation"], config.patience
     if not last or config.logged_target is not None or not last < len(evaluations):
         return ""
-    if evaluations[-1]["step"] >= Clock.of(config).train_steps:
+    if evaluations[-1]["step"] >= RunLength.of(config).train_steps:
         return ""
     scores = [config.quality.score(r["value"]) for r in evaluations]
     if not math.isfinite(max(scores)):

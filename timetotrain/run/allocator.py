@@ -27,8 +27,8 @@ def keep_freed() -> bool:
     Does nothing with another C library, or if the environment configures an allocator: `MALLOC_...`, `GLIBC_TUNABLES`,
     or another allocator in `LD_PRELOAD`.
     """
-    own = any(name.startswith("MALLOC_") for name in os.environ)
-    if own or "malloc" in os.environ.get("GLIBC_TUNABLES", "") + os.environ.get("LD_PRELOAD", ""):
+    user_sets = any(name.startswith("MALLOC_") for name in os.environ)
+    if user_sets or "malloc" in os.environ.get("GLIBC_TUNABLES", "") + os.environ.get("LD_PRELOAD", ""):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

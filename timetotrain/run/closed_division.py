@@ -58,11 +58,11 @@ def _check_optimizer(config: RunConfig) -> None:
     """Raises UserError for a later optimizer (docs/optimizers.md) that the closed rules of the round do not name."""
     from compliance.log import rules
 
-    name, known = config.optimizer.name, rules.optimizers(config.ruleset, config.benchmark)
-    if name in LATER_OPTIMIZERS and name not in known:
-        named = f"know {', '.join(known)}" if known else "name no such optimizer"
+    name, names = config.optimizer.name, rules.optimizers(config.ruleset, config.benchmark)
+    if name in LATER_OPTIMIZERS and name not in names:
+        verdict = f"know {', '.join(names)}" if names else "name no such optimizer"
         raise UserError(
-            f"config.optimizer.name={name}: the closed rules of {config.benchmark} {config.ruleset} {named}; log the "
+            f"config.optimizer.name={name}: the closed rules of {config.benchmark} {config.ruleset} {verdict}; log the "
             "run as --config.division=open"
         )
 
@@ -87,8 +87,8 @@ def _judged(config: RunConfig, hyperparameters: Hyperparameters) -> dict[str, An
     """Returns the header values that the benchmark's closed rules check."""
     from compliance.log import rules
 
-    own = rules.benchmark_section(config.ruleset, "closed", config.benchmark)
-    names = [n for n in rules.names(config.ruleset) if n == own or n.startswith(own + "_")]
+    section = rules.benchmark_section(config.ruleset, "closed", config.benchmark)
+    names = [n for n in rules.names(config.ruleset) if n == section or n.startswith(section + "_")]
     keys = {key for name in names for key in rules.compiled(config.ruleset, name)}
     header = {key: (value, metadata) for key, value, metadata in hyperparameters(config)}
     header |= {"train_samples": config.num_train_examples, "eval_samples": config.num_eval_examples}

@@ -21,8 +21,8 @@ from common.files import INSTALLED, ROOT
 from timetotrain import flags
 from timetotrain.launch import commands, containers
 from timetotrain.launch.watch.signals import caught
+from timetotrain.run import data_folder, request
 from timetotrain.run import help as helps
-from timetotrain.run import request
 from timetotrain.run.options import BenchmarkFlags, RunFlags
 
 _PROGRAM = "timetotrain run"
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         hint = near(benchmark, benchmarks.NAMES)
         raise UserError(f"{benchmark}: no benchmark{hint}; known: {', '.join(benchmarks.NAMES)}")
     program = f"{_PROGRAM} {benchmark}"
-    if helps.asked(words):
+    if helps.asks_for_help(words):
         helps.print_help(benchmark, RunFlags, program, words)
         return 0
     options, overrides = _in_root(*flags.parse(RunFlags, words, program))
@@ -90,8 +90,8 @@ class Series:
         otherwise = None if options.data_dir and options.generate is None else automatic.TINY
         options = request.with_system(options, otherwise)
         if not options.system:
-            request.check_data_dir(options.data_dir, benchmark)
-            raise request.no_system(benchmark, options.data_dir)
+            data_folder.check(options.data_dir, benchmark)
+            raise data_folder.no_system(benchmark, options.data_dir)
         self.practice = not options.dry_run and _is_practice(options)
         data = options.data_dir or (f".cache/{benchmark}-tiny" if self.practice else None)
         if not data and (options.dry_run or options.print_command):
@@ -155,8 +155,8 @@ class Series:
     def _starts_here(self, line: Sequence[str]) -> bool:
         """Whether a command is one process of this interpreter, without a launcher, so that it needs no other one."""
         python = os.path.abspath(shutil.which(line[0]) or line[0])
-        own = line[1:3] == ["-m", benchmarks.command(self.benchmark)]
-        return own and python == os.path.abspath(sys.executable)
+        same_module = line[1:3] == ["-m", benchmarks.command(self.benchmark)]
+        return same_module and python == os.path.abspath(sys.executable)
 
     def _check(self, line: Sequence[str]) -> None:
         elsewhere = line[0] in _CLUSTERS or any(word.startswith("--hosts=") for word in line)
@@ -167,7 +167,7 @@ class Series:
         data = self.options.data_dir
         # A cluster run's data may exist only on the cluster.
         if not (self.practice or self.options.dry_run or (elsewhere and data)):
-            request.check_data_dir(data, self.benchmark)
+            data_folder.check(data, self.benchmark)
         if shutil.which(line[0]) is None:
             fix = "LAUNCHER=none on the TPU's own host" if line[0] == "gcloud" else "another LAUNCHER"
             raise UserError(f"{line[0]}: not installed here; install it, or use {fix}")
@@ -191,10 +191,10 @@ def _in_root(
         absolute = not value or "://" in value or os.path.isabs(value)
         return value if absolute or caller == root else str(caller / value)
 
-    given = {name: getattr(options, name) for name in flags.paths(RunFlags)}
+    values = {name: getattr(options, name) for name in flags.paths(RunFlags)}
     # The default results folder is in the checkout.
     changes: dict[str, Any] = {
-        name: moved(value) for name, value in given.items() if value and value != getattr(RunFlags, name)
+        name: moved(value) for name, value in values.items() if value and value != getattr(RunFlags, name)
     }
     fields = [(name, moved(value) if name in containers.PATH_FIELDS else value) for name, value in overrides]
     return dataclasses.replace(options, **changes), fields
@@ -217,8 +217,8 @@ def _is_practice(options: RunFlags) -> bool:
 
 def _python() -> str:
     """Returns the runs' interpreter: $PYTHON, or this one (in a checkout as a relative path, valid on other hosts)."""
-    if given := os.environ.get("PYTHON"):
-        return given
+    if executable := os.environ.get("PYTHON"):
+        return executable
     path = Path(sys.executable)
     return str(path.relative_to(ROOT)) if not INSTALLED and path.is_relative_to(ROOT) else str(path)
 

@@ -45,11 +45,11 @@ def check(config: RunConfig, driver: pathlib.Path = _DRIVER) -> None:
         return
     import tensorflow as tf
 
-    needed, seen = needed_here(config), len(tf.config.list_physical_devices("GPU"))
-    if seen < needed:
+    needed, visible = needed_here(config), len(tf.config.list_physical_devices("GPU"))
+    if visible < needed:
         raise UserError(
             f"config.hardware={config.hardware}: this host's processes need {needed} GPUs ({accelerator}), TensorFlow "
-            f"sees {seen}: {_why(driver) if not seen else 'start fewer processes here'}; {_GO_ON}"
+            f"sees {visible}: {_why(driver) if not visible else 'start fewer processes here'}; {_GO_ON}"
         )
     if config.replicas == "horovod" and config.num_replicas > 1:
         import horovod.tensorflow as hvd
@@ -85,12 +85,12 @@ def check_memory(config: RunConfig) -> None:
     """
     in_parts = config.replicas == "pjrt"
     copies = _HOST_PART if in_parts else _HOST_COPIES
-    need, here = copies * config.state_bytes, hardware.host_memory()
-    if need > here:
+    need, memory = copies * config.state_bytes, hardware.host_memory()
+    if need > memory:
         fix = "use a larger host, or raise the control group's limit"
         raise UserError(
             f"config.system={config.system}: weights and slots take {config.state_bytes / 1e9:.0f} GB, of which a run "
-            f"holds up to {need / 1e9:.0f} GB in this host's memory, but it has {here / 1e9:.0f} GB; {fix}"
+            f"holds up to {need / 1e9:.0f} GB in this host's memory, but it has {memory / 1e9:.0f} GB; {fix}"
             + ("" if in_parts else ", or take --config.replicas=pjrt, which holds one variable at a time")
         )
     if not config.state_bytes or config.replicas != "pjrt" or config.num_replicas > 1:

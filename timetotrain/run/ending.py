@@ -29,7 +29,7 @@ def signalled(stopped: events.RunStopped) -> int | None:
 
 
 def exit_status(stopped: events.RunStopped) -> int:
-    """Returns 0 for success, 1 for a missed target, or 128 + the signal's number."""
+    """Returns 0 for success or a complete run, 1 for a missed target, or 128 + the signal's number."""
     if stopped.status in ("success", "complete"):
         return 0
     number = signalled(stopped)
@@ -62,9 +62,10 @@ def explained(
 
         diagnose = None if task is None else task.diagnose
         better = step_errors.explained(error, replicas, "global_batch_size", diagnose, say)
-    told = better or error
-    text = str(told) if isinstance(told, UserError) else f"{type(told).__name__}: {told}".splitlines()[0]
-    heartbeat.send(**{"lost" if isinstance(told, PeerLostError) else "error": text})
+    why = better or error
+    text = str(why) if isinstance(why, UserError) else f"{type(why).__name__}: {why}".splitlines()[0]
+    code = why.exit_code if isinstance(why, UserError) else 1
+    heartbeat.send(code=code, **{"lost" if isinstance(why, PeerLostError) else "error": text})
     return better
 
 
@@ -121,7 +122,7 @@ def against(
     """
     measure, lines = config.quality, []
     if least:
-        lines.append(f"baseline {measure.shown(least['value'])} ({least['what']})")
+        lines.append(f"baseline {measure.text(least['value'])} ({least['what']})")
     evaluations = [r for r in records if r["kind"] == "evaluation"]
     values = [r["value"] for r in evaluations]
     scores = [measure.score(value) for value in values]
@@ -133,12 +134,12 @@ def against(
     if diverged:
         why = "the training diverged"
     elif scores and not beaten(measure, floor, best):
-        shown = measure.shown(values[scores.index(best)])
-        why = (
-            f"the best quality, {shown}, is no better than {'the baseline' if least else 'a trivial answer'}"
-        )
+        best_quality = measure.text(values[scores.index(best)])
+        why = f"the best quality, {best_quality}, is no better than {'the baseline' if least else 'a trivial answer'}"
     elif scores and math.isfinite(floor) and last < floor + (1 - MOST_LOST) * (best - floor):
-        why = f"the quality fell from {measure.shown(values[scores.index(best)])} to {measure.shown(values[-1])}"
+        why = (
+            f"the quality fell from {measure.text(values[scores.index(best)])} to {measure.text(values[-1])}"
+        )
     if why:
         lines.append(f"warning  {why}; {advice.tried(config, advice.cause(records, diverged))}")
     return lines
@@ -170,7 +171,7 @@ def poor(measure: Measure, records: Sequence[history.Record], step: int) -> str:
         if value is None or beaten(measure, measure.score(least["value"]), measure.score(value)):
             return ""
         return (
-            f"warning  {measure.shown(value)} is no better than the baseline, {measure.shown(least['value'])} "
+            f"warning  {measure.text(value)} is no better than the baseline, {measure.text(least['value'])} "
             f"({least['what']}); train further before you use it"
         )
     except (KeyError, TypeError, ValueError):

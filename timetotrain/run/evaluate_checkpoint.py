@@ -7,14 +7,13 @@ Use it to choose among a run's checkpoints (`--keep_checkpoints`), or to evaluat
 import os
 import pathlib
 
-from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import checkpoint, checkpoint_file
 from common.train.evaluation_pool import quality_explained
 from common.train.probe import Probe
 from common.train.programs import Programs
 from common.train.task import Quality, Task
-from timetotrain.run import allocator
+from timetotrain.run import allocator, same_start
 from timetotrain.run.step_errors import steps_explained
 
 
@@ -34,7 +33,7 @@ def evaluate(task: Task, path: str | os.PathLike) -> Quality:
     task.check_input()
     task.check_data()
     allocator.keep_freed_by_steps(task.config)
-    replicas = backends.make(task.config)
+    replicas = same_start.join_without_data(task.config)
     with steps_explained(replicas, "eval_batch_size", task.diagnose):
         programs = Programs(task, replicas)
         checkpoint.restore_weights(programs.state, _file(pathlib.Path(path)))

@@ -25,7 +25,7 @@ _GROUPS = {
 }
 
 
-def asked(argv: Sequence[str]) -> bool:
+def asks_for_help(argv: Sequence[str]) -> bool:
     """Whether a command line asks for help."""
     return any(word in ASKS for word in argv)
 
@@ -90,13 +90,13 @@ def _lines(module: Any, table: type, config: Any, program: str, name: str | None
 
 def _groups(config: Any, described: Sequence[fields.Field]) -> Iterator[tuple[str, str, list[fields.Field]]]:
     """Yields (title, class description, fields): the benchmark's own group first, then the common groups."""
-    own = [field for field in described if field.own and not field.group]
-    yield f"Fields of {config.benchmark} alone", "", own
-    for group in dict.fromkeys(field.group for field in described if field.own and field.group):
+    own_fields = [field for field in described if field.specific and not field.group]
+    yield f"Fields of {config.benchmark} alone", "", own_fields
+    for group in dict.fromkeys(field.group for field in described if field.specific and field.group):
         members = [field for field in described if field.group == group]
         yield _title(group), fields.purpose(type(getattr(config, group))), members
-    for group in dict.fromkeys(field.group for field in described if not field.own):
-        members = [field for field in described if field.group == group and not field.own]
+    for group in dict.fromkeys(field.group for field in described if not field.specific):
+        members = [field for field in described if field.group == group and not field.specific]
         yield _title(group), fields.purpose(type(getattr(config, group))) if group else "", members
 
 

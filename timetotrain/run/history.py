@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common import files
-from common.config.clock import Clock
 from common.config.quality import Measure
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.errors import UserError
 from common.files import whole, write_fix
@@ -60,11 +60,9 @@ class History:
         self._config, self._path, self._baseline = config, path, baseline or {}
         self._checkpoints = pathlib.Path(checkpoints) if checkpoints else None
         self.records: list[Record] = []
-        self._begun, self._stored = (
-            False,
-            0,
-        )  # Records in the file beside the checkpoints; 0: not written yet.
-        self._offset = self._start = self._last = self._told = 0.0
+        self._open = False
+        self._stored = 0  # Records in the file beside the checkpoints; 0: not written yet.
+        self._offset = self._start = self._last = self._progress_at = 0.0
 
     def begin(self, start: int) -> None:
         """Writes the records of the runs that this one continues from step `start`.
@@ -77,7 +75,7 @@ class History:
         self._offset = max((r["seconds"] for r in self.records), default=0.0)
         self._rates = _rates(self._config)
         self._save(self._path)
-        self._begun = True
+        self._open = True
 
     @property
     def evaluations(self) -> list[Record]:
@@ -90,8 +88,8 @@ class History:
             return
         path = self._checkpoints / NAME
         if not self._stored:
-            for left in self._checkpoints.glob(f".{NAME}.*.partial"):  # Of a run that was killed.
-                shutil.rmtree(left, ignore_errors=True)
+            for leftover in self._checkpoints.glob(f".{NAME}.*.partial"):  # Of a run that was killed.
+                shutil.rmtree(leftover, ignore_errors=True)
         if not self._stored or not path.exists():
             self._save(path)
         else:
@@ -105,12 +103,12 @@ class History:
 
     def close(self) -> None:
         """Writes what is still pending."""
-        if self._begun and self._steps():
+        if self._open and self._steps():
             self.saved()
 
     def discard(self) -> None:
         """Removes the history of a run that has not started."""
-        if self._begun:
+        if self._open:
             self._path.unlink(missing_ok=True)
 
     def _save(self, path: pathlib.Path) -> None:
@@ -126,17 +124,19 @@ class History:
         elif isinstance(event, events.Trained):
             self._trained(event)
         elif isinstance(event, events.Progress):
-            if event.time - self._told >= PROGRESS_SECONDS and not math.isnan(event.loss):
-                self._told = event.time
+            if event.time - self._progress_at >= PROGRESS_SECONDS and not math.isnan(event.loss):
+                self._progress_at = event.time
                 self._add("progress", event.step, event.time, loss=event.loss)
         elif isinstance(event, events.Evaluated):
-            block = event.block
-            before = (r["loss"] for r in self.records if r["kind"] == "train" and r["step"] <= block.end_step)
-            values = {"epoch": block.last_epoch, "value": event.value, "details": dict(event.details)}
+            interval = event.interval
+            before = (
+                r["loss"] for r in self.records if r["kind"] == "train" and r["step"] <= interval.end_step
+            )
+            values = {"epoch": interval.last_epoch, "value": event.value, "details": dict(event.details)}
             values |= {"by_class": dict(event.by_class)} if event.by_class else {}
             values |= {"confused": [list(row) for row in event.confused]} if event.confused else {}
             loss = event.details.get("loss", [None, *before][-1])
-            self._add("evaluation", block.end_step, event.time, **values, loss=loss)
+            self._add("evaluation", interval.end_step, event.time, **values, loss=loss)
             self._point()
         elif isinstance(event, events.RunStopped):
             self._add("end", event.step, event.time, status=event.status, reason=event.reason)
@@ -145,7 +145,7 @@ class History:
         size = max(1, -(-len(event.times) // POINTS))
         firsts = range(0, len(event.times), size)
         ends = [min(first + size, len(event.times)) for first in firsts]
-        steps = [event.block.first_step + end for end in ends]
+        steps = [event.interval.first_step + end for end in ends]
         # One call for all points, since the next block waits for it.
         rates = self._rates([step - 1 for step in steps]) if steps else []
         points = []
@@ -156,13 +156,13 @@ class History:
             if seconds > 0:
                 point["examples_per_second"] = (end - first) * self._config.global_batch_size / seconds
             point["learning_rate"] = float(rates[i])
-            points.append(self._made("train", steps[i], at, point))
+            points.append(self._entry("train", steps[i], at, point))
         self._write(points)
 
     def _add(self, kind: str, step: int, at: float, **values: Any) -> None:
-        self._write([self._made(kind, step, at, values)])
+        self._write([self._entry(kind, step, at, values)])
 
-    def _made(self, kind: str, step: int, at: float, values: Record) -> Record:
+    def _entry(self, kind: str, step: int, at: float, values: Record) -> Record:
         seconds = round(self._offset + at - self._start, 3)
         return {"kind": kind, "step": step, "seconds": seconds, "time": round(at, 3), **values}
 
@@ -173,26 +173,26 @@ class History:
     def summary(self) -> list[str]:
         """Returns lines for the end of the run's output: the best checkpoint, and one line per evaluation."""
         evaluations, lines = self.evaluations, []
-        chosen = best(self._config.quality, evaluations, self._steps())
-        if chosen and self._checkpoints:
-            quality = self._config.quality.shown(chosen["value"])
-            lines.append(f"best     {self._checkpoints / BEST} ({quality} after epoch {chosen['epoch']})")
+        choice = best(self._config.quality, evaluations, self._steps())
+        if choice and self._checkpoints:
+            quality = self._config.quality.text(choice["value"])
+            lines.append(f"best     {self._checkpoints / BEST} ({quality} after epoch {choice['epoch']})")
         losses = {r["step"]: r["loss"] for r in self.records if r["kind"] == "train"}
         top = best(self._config.quality, evaluations, [e["step"] for e in evaluations])
         for record in evaluations:
             loss = f", loss {number(losses[record['step']])}" if record["step"] in losses else ""
             mark = ", the best" if record is top else ""
             lines.append(
-                f"epoch {record['epoch']:>4}  {self._config.quality.shown(record['value'])}{loss}, "
+                f"epoch {record['epoch']:>4}  {self._config.quality.text(record['value'])}{loss}, "
                 f"step {record['step']}, {duration(record['seconds'])}{mark}"
             )
         return lines
 
     def _point(self) -> None:
-        chosen = best(self._config.quality, self.evaluations, self._steps())
-        if chosen and self._checkpoints:
+        choice = best(self._config.quality, self.evaluations, self._steps())
+        if choice and self._checkpoints:
             try:
-                point(self._checkpoints, f"checkpoint_{chosen['step']:08d}.npz")
+                point(self._checkpoints, f"checkpoint_{choice['step']:08d}.npz")
             except OSError as error:
                 path = self._checkpoints / BEST
                 raise UserError(f"{path}: cannot write: {error.strerror}; {write_fix(error)}") from error
@@ -214,7 +214,7 @@ def _head(config: RunConfig) -> Record:
         "lower_is_better": measure.lower_is_better,
         "names": dict(measure.names),
         "target": config.logged_target,
-        "train_steps": Clock.of(config).train_steps,
+        "train_steps": RunLength.of(config).train_steps,
         "global_batch_size": config.global_batch_size,
     }
 
@@ -306,10 +306,7 @@ def _rates(config: RunConfig) -> Any:
 
     from common.optim import schedules
 
-    clock = Clock.of(config)
-    rate = schedules.learning_rate(
-        config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
-    )
+    rate = schedules.run_learning_rate(config, RunLength.of(config))
 
     def rates(steps: Sequence[int]) -> Sequence[float]:
         return rate(tf.constant(list(steps))).numpy().tolist()

@@ -70,6 +70,9 @@ class Results(Listener):
     def _stop_saturated(self) -> None:
         """Stops a run of one process whose last evaluations gained nothing, if steps are left."""
         programs = self._loop.programs
-        alone, left = programs.replicas.num_processes == 1, self._loop.step < programs.clock.train_steps
-        if alone and left and (why := advice.saturated(programs.config, self._recorder.history.records)):
+        alone, goes_on = (
+            programs.replicas.num_processes == 1,
+            self._loop.step < programs.run_length.train_steps,
+        )
+        if alone and goes_on and (why := advice.saturated(programs.config, self._recorder.history.records)):
             self._loop.stop(why)

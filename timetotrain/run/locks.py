@@ -63,19 +63,19 @@ class FolderLock:
         """
         self._path = folder / NAME
         deadline, fix = time.monotonic() + LEASE_SECONDS, f"give another {flag}, or wait for it"
-        told = False
+        waits = False
         try:
-            while not self._locked(f"{fix}; it is {_shown(self._holder())}", deadline):
-                if not told:
+            while not self._locked(f"{fix}; it is {_name_of(self._holder())}", deadline):
+                if not waits:
                     print(
-                        f"{self._path}: held by {_shown(self._holder())}, which may be lost; waiting for the file "
+                        f"{self._path}: held by {_name_of(self._holder())}, which may be lost; waiting for the file "
                         f"server to free it, at most {LEASE_SECONDS:.0f} s",
                         file=sys.stderr,
                     )
-                told = True
+                waits = True
                 time.sleep(_POLL_SECONDS)
             self._file.truncate(0)
-            self._file.write(" ".join(_own()))
+            self._file.write(" ".join(_this_process()))
             self._file.flush()
         except OSError as error:
             raise UserError(f"{flag}={folder}: cannot lock: {error.strerror}; {write_fix(error)}") from error
@@ -90,14 +90,14 @@ class FolderLock:
             self._file.close()
             holder = self._holder()
             # This kernel frees its own processes' locks at once.
-            if not holder or holder[1] == _own()[1]:
+            if not holder or holder[1] == _this_process()[1]:
                 raise
             if time.monotonic() >= deadline:
                 raise UserError(str(error), 75) from None  # EX_TEMPFAIL: the launcher may try again.
         return False
 
     def _holder(self) -> list[str]:
-        """Returns what the lock's holder wrote, as `_own`; [] if it has not."""
+        """Returns what the lock's holder wrote, as `_this_process`; [] if it has not."""
         words = self._path.read_text(errors="replace").split() if self._path.exists() else []
         return words if len(words) == 3 else []
 
@@ -108,11 +108,11 @@ class FolderLock:
         self._file.close()
 
 
-def _own() -> list[str]:
+def _this_process() -> list[str]:
     """Returns this host's name, an id of its kernel's start, and this process's number."""
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
     return [socket.gethostname(), boot.read_text().strip() if boot.exists() else "-", str(os.getpid())]
 
 
-def _shown(holder: list[str]) -> str:
+def _name_of(holder: list[str]) -> str:
     return f"process {holder[2]} on {holder[0]}" if holder else "a process"

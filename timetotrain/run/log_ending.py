@@ -28,8 +28,8 @@ class Ending:
     @property
     def whole(self) -> bool:
         """Whether the run ended by itself, with any result, rather than by a signal or an exception."""
-        own = (events.MISSED, events.NO_TARGET, events.SATURATED, events.NOT_FINITE)
-        return self.reached or self.reason.startswith(own)
+        beginnings = (events.MISSED, events.NO_TARGET, events.SATURATED, events.NOT_FINITE)
+        return self.reached or self.reason.startswith(beginnings)
 
     @property
     def diverged(self) -> bool:

@@ -19,21 +19,21 @@ class LogFile:
 
     def __init__(self, path: pathlib.Path):
         self.path, self._reserve = path, path.with_suffix(path.suffix + ".reserve")
-        self._made = [place for place in reversed(path.parents[:-1]) if not os.path.exists(place)]
-        own = False
+        self._new_folders = [place for place in reversed(path.parents[:-1]) if not os.path.exists(place)]
+        is_new = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
             lock(self._file, path, "give another --run")
-            own = True
+            is_new = True
             self._file.truncate(0)
             self._reserve.write_bytes(b"\0" * RESERVE_BYTES)
         except OSError as error:
             with contextlib.suppress(OSError):
-                if own:  # Otherwise it may be another run's log.
+                if is_new:  # Otherwise it may be another run's log.
                     self._reserve.unlink(missing_ok=True)
                     path.unlink(missing_ok=True)
-            files.remove_empty(self._made)
+            files.remove_empty(self._new_folders)
             raise self._error(error) from error
 
     def write(self, line: str) -> None:
@@ -64,7 +64,7 @@ class LogFile:
         """Removes the file, and the folders that it made if they are empty."""
         self.close()
         self.path.unlink(missing_ok=True)
-        files.remove_empty(self._made)
+        files.remove_empty(self._new_folders)
 
     def publish(self, path: pathlib.Path) -> None:
         """Gives the file its final name while still locked, then closes it."""

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.config.clock import Clock
 from common.config.digest import digest
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.errors import UserError
@@ -38,12 +38,12 @@ class RunLog:
         Raises UserError if the folder is not writable, the disk is full, or another run holds this log.
         """
         self.path = pathlib.Path(path)
-        self._config, self._clock = config, Clock.of(config)
+        self._config, self._run_length = config, RunLength.of(config)
         self._checker = checker
         self._file = LogFile(self.path.with_suffix(self.path.suffix + ".partial"))
         self._line = 0
         self._format = Format(config.ruleset, config.benchmark)
-        self._place = round_keys.place_of(config, self._clock)
+        self._place = round_keys.place_of(config, self._run_length)
         self._output = Output(config, self._write) if round_keys.header(config) else None
         self.started = self.stopped = self._resumed = False
         heartbeat.send(log=str(self._file.path.resolve()), clock=now() - time.monotonic())
@@ -96,21 +96,22 @@ class RunLog:
                 self.started = True
                 self.event("run_start", kind="INTERVAL_START", at=event.time)
             case events.BlockStarted():
-                first, metadata = event.block.first_epoch, self._place.of_block(event.block, started=True)
+                first = event.interval.first_epoch
+                metadata = self._place.of_block(event.interval, started=True)
                 self.event("block_start", None, metadata, "INTERVAL_START", event.time)
                 if self._config.ruleset == "0.6.0":
                     self.event("epoch_start", None, {"epoch_num": first}, "INTERVAL_START", event.time)
             case events.Trained():
                 self._trained(event)
             case events.EvalRan():
-                place = self._place.of_evaluation(event.block)
+                place = self._place.of_evaluation(event.interval)
                 self.event("eval_start", None, place, "INTERVAL_START", event.start)
                 self.event("eval_stop", None, place, "INTERVAL_END", event.stop)
             case events.Evaluated():
-                metadata = {**self._place.of_evaluation(event.block), **event.details}
+                metadata = {**self._place.of_evaluation(event.interval), **event.details}
                 self.event("eval_accuracy", event.value, metadata, at=event.time)
             case events.BlockStopped():
-                metadata = self._place.of_block(event.block, started=False)
+                metadata = self._place.of_block(event.interval, started=False)
                 self.event("block_stop", None, metadata, "INTERVAL_END", event.time)
             case events.RunStopped():
                 self._run_stopped(event)
@@ -136,17 +137,17 @@ class RunLog:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _trained(self, event: events.Trained) -> None:
-        block, times = event.block, event.times
-        if self._config.ruleset == "0.6.0" and len(times) == block.num_steps:
-            for epoch in range(block.first_epoch, block.last_epoch + 1):
-                done = (epoch - block.first_epoch + 1) * block.num_steps // block.epoch_count
+        interval, times = event.interval, event.times
+        if self._config.ruleset == "0.6.0" and len(times) == interval.num_steps:
+            for epoch in range(interval.first_epoch, interval.last_epoch + 1):
+                done = (epoch - interval.first_epoch + 1) * interval.num_steps // interval.epoch_count
                 # A run stopped during an evaluation resumes in that block with no step left.
                 at = times[max(done, 1) - 1] if times else now()
                 self.event("epoch_stop", None, {"epoch_num": epoch}, "INTERVAL_END", at)
-                if epoch < block.last_epoch:
+                if epoch < interval.last_epoch:
                     self.event("epoch_start", None, {"epoch_num": epoch + 1}, "INTERVAL_START", at)
         if times:
-            metadata = {**self._place.of_evaluation(block), "step": block.first_step + len(times)}
+            metadata = {**self._place.of_evaluation(interval), "step": interval.first_step + len(times)}
             self.event("train_loss", event.losses[-1], metadata, at=times[-1])
 
     def _run_stopped(self, event: events.RunStopped) -> None:

@@ -16,7 +16,7 @@ class Output:
     """Writes lines that are not records by `write`, which takes a line."""
 
     def __init__(self, config: RunConfig, write: Callable[[str], None]):
-        self._config, self._write, self._begun = config, write, ""
+        self._config, self._write, self._rest = config, write, ""
         self._reporter = Reporter(config, self)  # type: ignore[arg-type]
 
     def header(self) -> None:
@@ -35,7 +35,7 @@ class Output:
     # -- the part of a text stream that `print` and `Reporter` use
 
     def write(self, text: str) -> None:
-        *lines, self._begun = (self._begun + text).split("\n")
+        *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
             self._line(line)
 

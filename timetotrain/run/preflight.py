@@ -4,6 +4,7 @@ Commands, code, versions, data, folders and clocks are compared over the process
 product are timed. Process 0 prints. The run itself compares what costs nothing (common/distributed/alike.py).
 """
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -14,10 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from common.config.schema import RunConfig
 from common.distributed import alike, heartbeat
 from common.distributed.agreement import Agreement
 from common.errors import UserError
+from timetotrain.run import same_start
 
 # Clocks further apart than this make the logs of two hosts hard to compare; steps do not depend on them.
 _CLOCK_SECONDS = 1.0
@@ -37,7 +38,7 @@ def main(backend: str, command: Sequence[str]) -> int:
     heartbeat.start()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        bad = _check(backend, flags(command))
+        bad = _check(backend, command)
     except Exception as error:  # Python's own exit might wait for the others, which wait for this process.
         heartbeat.send(error=str(error))
         os._exit(getattr(error, "exit_code", 1))
@@ -56,14 +57,11 @@ def flags(command: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _check(backend: str, values: dict[str, str]) -> bool:
+def _check(backend: str, command: Sequence[str]) -> bool:
     import tensorflow as tf
 
-    from common.distributed import replicas as backends
-    from common.distributed.process import here
-
+    values, replicas = flags(command), same_start.meet(backend)
     gpus = len(tf.config.list_physical_devices("GPU")) if backend == "multiworker" else 0
-    replicas = backends.make(RunConfig(replicas=backend, num_replicas=here().count * max(gpus, 1)))
     failed = []
 
     def say(name: str, good: bool, text: str) -> None:
@@ -87,6 +85,8 @@ def _check(backend: str, values: dict[str, str]) -> bool:
     first, last = spread(time.time_ns() // 1000)
     say("clocks", last - first < _CLOCK_SECONDS * 1e6, f"{(last - first) / 1000:.0f} ms apart at most")
     common = {f"--{name}": value for name, value in values.items() if name not in _OWN}
+    words = itertools.takewhile(lambda word: not word.startswith("--"), command[1:])
+    common["the program"] = " ".join(pathlib.Path(word).name for word in words)
     compare("command", common, "alike in every process")
     machine = alike.of_machine()
     compare("versions", machine, ", ".join(f"{name} {value}" for name, value in machine.items()))
@@ -95,8 +95,8 @@ def _check(backend: str, values: dict[str, str]) -> bool:
         _disk(name, path, spread, say)
     if values.get("checkpoint_dir"):
         good = _shared(pathlib.Path(values["checkpoint_dir"]), replicas)
-        seen = "seen by every process" if good else "not every process sees what process 0 writes; share it"
-        say("checkpoints", good, f"--checkpoint_dir={values['checkpoint_dir']}: {seen}")
+        note = "seen by every process" if good else "not every process sees what process 0 writes; share it"
+        say("checkpoints", good, f"--checkpoint_dir={values['checkpoint_dir']}: {note}")
     if "data_dir" in values:
         try:
             data = alike.of_files(values["data_dir"], _BLOCKS)
@@ -154,26 +154,26 @@ def _shared(folder: pathlib.Path, replicas: Any) -> bool:
     """Returns, in every process, whether all see a file that process 0 writes into a folder."""
     number = replicas.all_reduce_max(os.getpid() if replicas.main else 0)
     path, created = folder / f".shared-{number}", not folder.exists()
-    written = 0
+    done = 0
     if replicas.main:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path.touch()
-            written = 1
+            done = 1
         except OSError:
             pass
     missing = 0
-    if replicas.all_reduce_max(written):
+    if replicas.all_reduce_max(done):
         until = time.monotonic() + _SHARED_SECONDS
         while not path.exists() and time.monotonic() < until:
             time.sleep(0.1)
         missing = int(not path.exists())
     unseen = replicas.all_reduce_max(missing)
-    if written:
+    if done:
         path.unlink()
         if created:
             folder.rmdir()
-    return bool(replicas.all_reduce_max(written)) and not unseen
+    return bool(replicas.all_reduce_max(done)) and not unseen
 
 
 def _seconds(replicas: Any, x: Any, function: Callable[[Any], Any]) -> float:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.train import events
 
@@ -22,12 +22,12 @@ class Reporter:
     """Shows events as they arrive; silent if `stream` is None."""
 
     def __init__(self, config: RunConfig, stream: TextIO | None = sys.stderr):
-        self._config, self._clock, self._stream = config, Clock.of(config), stream
+        self._config, self._run_length, self._stream = config, RunLength.of(config), stream
         self._bar = None
         self._last = 0.0
         self._start = self._pace = (0.0, 0)
         self.least: Mapping[str, Any] = {}  # Quality of a trivial answer: {"value", "what"}.
-        self._told = False  # Whether the run's length has been announced.
+        self._length_announced = False  # Whether the run's length has been announced.
         self._losses: dict[int, float] = {}  # Epoch -> the last loss of its block.
 
     def say(self, text: str) -> None:
@@ -48,7 +48,7 @@ class Reporter:
             if event.losses:  # Uses the history's last point: a single step says little.
                 size = max(1, -(-len(event.losses) // POINTS))
                 last = event.losses[-((len(event.losses) - 1) % size + 1) :]
-                self._losses[event.block.last_epoch] = sum(last) / len(last)
+                self._losses[event.interval.last_epoch] = sum(last) / len(last)
         elif isinstance(event, events.Evaluated):
             self._evaluated(event)
         elif isinstance(event, events.RunStopped):
@@ -68,7 +68,7 @@ class Reporter:
             from tqdm import tqdm
 
             self._bar = tqdm(
-                total=self._clock.train_steps,
+                total=self._run_length.train_steps,
                 initial=event.step,
                 unit="step",
                 file=self._stream,
@@ -77,26 +77,24 @@ class Reporter:
 
     def _evaluated(self, event: events.Evaluated) -> None:
         measure, target = self._config.quality, self._config.logged_target
-        block = event.block
-        text = f"{self._place(block.last_epoch, block.end_step)}: {measure.shown(event.value)}"
+        interval = event.interval
+        text = f"{self._place(interval.last_epoch, interval.end_step)}: {measure.text(event.value)}"
         notes = [] if target is None else [f"target {measure.target(target)}"]
         notes += ["reached"] if target is not None and event.reached else []
         notes += [f"baseline {measure.target(self.least['value'])}"] if self.least else []
         text += f" ({', '.join(notes)})" if notes else ""
-        loss = self._losses.get(block.last_epoch)
+        loss = self._losses.get(interval.last_epoch)
         if loss is not None:
             text += f", loss {number(loss)}"
         self.say(f"{text}, after {duration(event.time - self._start[0])}")
 
     def _progress(self, event: events.Progress) -> None:
         if self._pace == self._start and event.step > self._start[1]:
-            self._pace = (
-                event.time,
-                event.step,
-            )  # The first step waits until the input has filled its buffers.
+            # The first step waits until the input has filled its buffers.
+            self._pace = (event.time, event.step)
         seconds, steps = event.time - self._pace[0], event.step - self._pace[1]
         rate = steps * self._config.global_batch_size / seconds if seconds > 0 else 0.0
-        if steps and seconds >= LINE_SECONDS and not self._told:
+        if steps and seconds >= LINE_SECONDS and not self._length_announced:
             self._tell_length(seconds / steps)
         loss = "" if math.isnan(event.loss) else f"loss {number(event.loss)}, "
         if self._bar is not None:
@@ -107,17 +105,17 @@ class Reporter:
             self._bar.update(event.step - self._bar.n)
         elif steps and time.monotonic() - self._last >= LINE_SECONDS:
             self._last = time.monotonic()
-            left = seconds / steps * (self._clock.train_steps - event.step)
+            remaining = seconds / steps * (self._run_length.train_steps - event.step)
             place = self._place(self._now(event), event.step)
-            where = f"step {event.step} of {self._clock.train_steps}, {place}"
+            where = f"step {event.step} of {self._run_length.train_steps}, {place}"
             now = "evaluating, " if event.evaluating else ""
             most = "" if self._config.logged_target is None else "at most "
-            self.say(f"{where}: {now}{loss}{number(rate)} examples/s, {most}{duration(left)} left")
+            self.say(f"{where}: {now}{loss}{number(rate)} examples/s, {most}{duration(remaining)} left")
 
     def _tell_length(self, step_seconds: float) -> None:
         """Announces the time of a long run once its pace is known."""
-        self._told = True
-        total = step_seconds * (self._clock.train_steps - self._start[1])
+        self._length_announced = True
+        total = step_seconds * (self._run_length.train_steps - self._start[1])
         if total >= LONG_SECONDS:
             most = "" if self._config.logged_target is None else "at most "
             self.say(
@@ -127,13 +125,13 @@ class Reporter:
 
     def _now(self, event: events.Progress) -> int:
         """Returns the epoch of the last finished step; a block may have several."""
-        block, done = event.block, max(event.step - 1, 0) * self._clock.global_batch_size
-        return min(max(1 + done // self._clock.num_examples, block.first_epoch), block.last_epoch)
+        interval, done = event.interval, max(event.step - 1, 0) * self._run_length.global_batch_size
+        return min(max(1 + done // self._run_length.num_examples, interval.first_epoch), interval.last_epoch)
 
     def _place(self, epoch: int, step: int) -> str:
         if self._config.counted:
-            return f"{step * self._clock.global_batch_size:,} {self._config.counted}"
-        return f"epoch {epoch} of {max(epoch, self._clock.epoch_number(self._clock.train_steps))}"
+            return f"{step * self._run_length.global_batch_size:,} {self._config.counted}"
+        return f"epoch {epoch} of {max(epoch, self._run_length.epoch_number(self._run_length.train_steps))}"
 
 
 def number(value: float) -> str:

@@ -46,11 +46,17 @@ class Recorder:
         "config_overrides" is {path: value} of the fields that differ from the preset; "chosen" says what
         `--system=here` chose, and why.
 
-        Raises UserError if the log of this number exists.
+        Raises UserError if the log of this number exists, or the folder cannot be one.
         """
         self.config, self.options, self.hyperparameters = config, options, hyperparameters
         self.facts = {**facts, "initial_weights": closed_division.initial_weights(config)}
         self.folder = pathlib.Path(options.result_dir) / config.system / config.benchmark
+        try:
+            self.folder.exists()
+        except OSError as error:  # A name that is too long, or a folder that nobody may enter.
+            raise UserError(
+                f"--result_dir={options.result_dir}: {error.strerror}; name another folder"
+            ) from error
         self._close_lost()
         self.index = self._free_index() if options.run is None else options.run
         self.path = self.folder / f"result_{self.index}.txt"
@@ -81,8 +87,8 @@ class Recorder:
 
     def _free_index(self) -> int:
         """Returns the first number whose log no run has written or writes."""
-        taken = {p.name.removesuffix(".partial") for p in self.folder.glob("result_*.txt*")}
-        return next(i for i in range(len(taken) + 1) if f"result_{i}.txt" not in taken)
+        names = {p.name.removesuffix(".partial") for p in self.folder.glob("result_*.txt*")}
+        return next(i for i in range(len(names) + 1) if f"result_{i}.txt" not in names)
 
     @property
     def profile_folder(self) -> pathlib.Path:
@@ -190,16 +196,11 @@ class Recorder:
             print(
                 f"clock    the wall clock was set by {seconds:+.0f} s; the times are of a clock that nobody sets"
             )
-        for line in [*profiled, *self.history.summary(), *self._advice()]:
-            print(line)
-
-    def _advice(self) -> list[str]:
-        """Returns the lines about the quality beside the baseline, and how to continue a stopped run."""
         diverged = self._stopped.reason.startswith(events.NOT_FINITE)
-        return [
-            *ending.against(self.config, self.baseline, self._records(), diverged),
-            *ending.continued(self._stopped, self.options.checkpoint_dir),
-        ]
+        beside_baseline = ending.against(self.config, self.baseline, self._records(), diverged)
+        go_on = ending.continued(self._stopped, self.options.checkpoint_dir)
+        for line in [*profiled, *self.history.summary(), *beside_baseline, *go_on]:
+            print(line)
 
     def _records(self) -> list[Any]:
         """Returns the history since this process started."""

@@ -5,7 +5,6 @@
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,6 @@ from common.config.digest import from_dict
 from common.config.schema import RunConfig
 from common.distributed import process as processes
 from common.errors import UserError
-from common.files import ROOT
 from timetotrain.run.options import BenchmarkFlags
 
 B = TypeVar("B", bound=BenchmarkFlags)
@@ -32,8 +30,8 @@ def with_system(options: B, otherwise: str | None = None) -> B:
     if options.system:
         return options
     fitting = automatic.fitting(options.data_dir)
-    if fitting and processes.here().main:
-        print(automatic.taken(fitting, str(options.data_dir)), file=sys.stderr)
+    if fitting and processes.current().main:
+        print(automatic.preset_line(fitting, str(options.data_dir)), file=sys.stderr)
     return dataclasses.replace(options, system=fitting or otherwise)
 
 
@@ -48,7 +46,7 @@ def configure(
     overrides = [*_target(module.Config, options.target), *overrides]
     if options.system == automatic.NAME:
         # Each host has its own stored weights, and the processes must build the same network.
-        several = processes.here().count > 1
+        several = processes.current().count > 1
         weights = _before(module, options.checkpoint_dir) or ({} if several else None)
         if several:  # Only a run of one process ends early.
             overrides = [("patience", "0"), *overrides]
@@ -65,7 +63,7 @@ def configure(
         [automatic.NAME],
     )
     if options.system is not None:
-        config = backend.chosen(config, options.replicas, overrides)
+        config = backend.choose(config, options.replicas, overrides)
     return data_description.filled(config, options.data_dir, overrides), []
 
 
@@ -90,9 +88,9 @@ def preset(benchmark: str, options: BenchmarkFlags) -> RunConfig:
     return configs.preset(benchmarks.module(benchmark, "presets").PRESETS, str(options.system))
 
 
-def said(chosen: Sequence[automatic.Choice]) -> dict[str, Any]:
+def choice_facts(choices: Sequence[automatic.Choice]) -> dict[str, Any]:
     """Returns the choices for this machine and data, for JSON and the log; {} if there are none."""
-    return {"chosen": {c.field: {"value": c.value, "why": c.why} for c in chosen}} if chosen else {}
+    return {"chosen": {c.field: {"value": c.value, "why": c.why} for c in choices}} if choices else {}
 
 
 def _target(config: type[RunConfig], target: str | None) -> list[tuple[str, str]]:
@@ -105,28 +103,3 @@ def _target(config: type[RunConfig], target: str | None) -> list[tuple[str, str]
     if len(values) != len(names):
         raise UserError(f"--target={target}: give one number, or {len(names)}: {', '.join(names)}")
     return list(zip(names, values))
-
-
-def check_data_dir(path: str | None, benchmark: str) -> None:
-    """Raises UserError if `--data_dir` is missing or not a folder."""
-    own = " or `timetotrain data`" if _takes_own_data(benchmark) else ""
-    fix = f"name the folder that {benchmark}/init_datasets.sh{own} filled"
-    if not path:
-        raise UserError(f"--data_dir: missing; {fix}")
-    # TensorFlow checks object stores later.
-    if "://" not in path and not os.path.isdir(path):
-        raise UserError(f"--data_dir={path}: no such folder; {fix}")
-
-
-def no_system(benchmark: str, data: str | None) -> UserError:
-    """Returns the error for a run whose preset neither the user nor the data determine."""
-    known = ", ".join([automatic.NAME, *benchmarks.module(benchmark, "presets").PRESETS])
-    where = f" for the data in {data}" if data else ""
-    own = ""
-    if _takes_own_data(benchmark):
-        own = f"; of your own files, `timetotrain data {benchmark} FILES OUT` makes a folder that needs none"
-    return UserError(f"--system: name a preset{where}; known: {known}{own}")
-
-
-def _takes_own_data(benchmark: str) -> bool:
-    return (ROOT / benchmark / "custom_data.py").is_file()

@@ -116,7 +116,7 @@ def draw_curve(records: Sequence[Record], config: RunConfig, path: pathlib.Path)
     os.environ.setdefault("MPLBACKEND", "Agg")
     from matplotlib import pyplot
 
-    named = config.quality.named
+    parts_of = config.quality.by_name
     figure, axes = pyplot.subplots(figsize=(8, 4.5), dpi=120)
     loss_axes = axes.twinx()
     losses = [(r["seconds"] / 60, r["loss"]) for r in records if r["kind"] == "train"]
@@ -124,11 +124,11 @@ def draw_curve(records: Sequence[Record], config: RunConfig, path: pathlib.Path)
         loss_axes.plot(*zip(*losses), color="#999999", linewidth=0.8, label="training loss")
     curves: dict[str, list[tuple[float, float]]] = {}
     for record in records:
-        for name, part in named(record["value"]).items() if record["kind"] == "evaluation" else ():
+        for name, part in parts_of(record["value"]).items() if record["kind"] == "evaluation" else ():
             curves.setdefault(name, []).append((record["seconds"] / 60, part))
     for (name, points), color in zip(curves.items(), _COLORS):
         axes.plot(*zip(*points), "o-", color=color, label=name)
-    for name, target in ({} if config.logged_target is None else named(config.logged_target)).items():
+    for name, target in ({} if config.logged_target is None else parts_of(config.logged_target)).items():
         axes.axhline(target, color="#c0392b", linestyle="--", linewidth=1, label=f"target of {name}")
     axes.set_zorder(loss_axes.get_zorder() + 1)
     axes.patch.set_visible(False)

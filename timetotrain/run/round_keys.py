@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from common.config.clock import Block, Clock
+from common.config.run_length import Interval, RunLength
 from common.config.schema import RunConfig
 
 _EPOCHS = ("0.6.0", "0.7.0")  # The rounds that count epochs and know no keys about precision.
@@ -41,41 +41,42 @@ def header(config: RunConfig) -> dict[str, Any]:
 class Epochs:
     """The metadata of a log that counts epochs, from 1."""
 
-    def of_block(self, block: Block, started: bool) -> dict[str, Any]:
+    def of_block(self, interval: Interval, started: bool) -> dict[str, Any]:
         """Returns the metadata of block_start (`started`) and block_stop."""
-        return {"first_epoch_num": block.first_epoch, "epoch_count": block.epoch_count}
+        return {"first_epoch_num": interval.first_epoch, "epoch_count": interval.epoch_count}
 
-    def of_evaluation(self, block: Block) -> dict[str, Any]:
-        """Returns the metadata of an evaluation after `block`."""
-        return {"epoch_num": block.last_epoch}
+    def of_evaluation(self, interval: Interval) -> dict[str, Any]:
+        """Returns the metadata of an evaluation after `interval`."""
+        return {"epoch_num": interval.last_epoch}
 
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
     """The metadata of a log that counts trained examples, and with `epochs` also the part of an epoch that they are."""
 
-    clock: Clock
+    run_length: RunLength
     epochs: bool
 
-    def of_block(self, block: Block, started: bool) -> dict[str, Any]:
+    def of_block(self, interval: Interval, started: bool) -> dict[str, Any]:
         """Returns the metadata of block_start (`started`) and block_stop."""
         return {
-            "samples_count": (block.first_step if started else block.end_step) * self.clock.global_batch_size
+            "samples_count": (interval.first_step if started else interval.end_step)
+            * self.run_length.global_batch_size
         }
 
-    def of_evaluation(self, block: Block) -> dict[str, Any]:
-        """Returns the metadata of an evaluation after `block`."""
-        samples = block.end_step * self.clock.global_batch_size
+    def of_evaluation(self, interval: Interval) -> dict[str, Any]:
+        """Returns the metadata of an evaluation after `interval`."""
+        samples = interval.end_step * self.run_length.global_batch_size
         return {"samples_count": samples} | (
-            {"epoch_num": samples / self.clock.num_examples} if self.epochs else {}
+            {"epoch_num": samples / self.run_length.num_examples} if self.epochs else {}
         )
 
 
-def place_of(config: RunConfig, clock: Clock) -> Epochs | Samples:
+def place_of(config: RunConfig, run_length: RunLength) -> Epochs | Samples:
     """Returns how the log of a run says where it is."""
     if config.ruleset in _EPOCHS:
         return Epochs()
     from compliance.log.preflight import progress_unit
 
-    asked = progress_unit(config.ruleset, config.division, config.benchmark)
-    return Samples(clock, epochs=asked == "epoch_num")
+    unit = progress_unit(config.ruleset, config.division, config.benchmark)
+    return Samples(run_length, epochs=unit == "epoch_num")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from common.config import benchmarks
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.distributed.process import Process
@@ -49,7 +49,7 @@ class Run:
         if options.profile_steps is not None:
             from common.train.profile import Span
 
-            self._span = Span.parse(options.profile_steps, Clock.of(config).train_steps)
+            self._span = Span.parse(options.profile_steps, RunLength.of(config).train_steps)
 
     def execute(self) -> int:
         """Returns the exit status: 0 if the run reached its target, or trained to its end without having one."""
@@ -113,7 +113,6 @@ class Run:
         config = self.config
         self.reporter.say(f"{self.benchmark} on {config.system}, seed {config.seed}: initializing")
         task_module = benchmarks.module(self.benchmark, "task")
-        from common.distributed import replicas
         from common.train.loop import Loop
         from common.train.programs import Programs
         from timetotrain.run import allocator
@@ -122,7 +121,7 @@ class Run:
         task = task_module.Task(config, self.options.data_dir)
         if self._process.count == 1:
             task.check_input()
-        self._replicas = replicas.make(config)
+        self._replicas = same_start.join(config)
         self._listen()  # TensorFlow's multi-process server has replaced the signal handlers.
         if self._process.count > 1:
             same_start.check(self._replicas, self.benchmark, task, self.options)
@@ -157,10 +156,10 @@ class Run:
     def _take_weights(self, programs: Any) -> None:
         from common.train import warm_start as start
 
-        taken = start.start(programs.state, programs.task, self.config.init)
-        self.reporter.say(taken.table())
+        weights = start.start(programs.state, programs.task, self.config.init)
+        self.reporter.say(weights.table())
         if self.recorder is not None:
-            self.recorder.facts["weights"] = dict(vars(taken))
+            self.recorder.facts["weights"] = dict(vars(weights))
 
     def _resume(self) -> tuple[int, Any]:
         """Returns the step at which the run begins, and the evaluations that it begins with."""
@@ -190,12 +189,12 @@ class Run:
 
         Raises PeerLostError if the first process failed before that. In the first one, and after that, nothing counts.
         """
-        written = self.recorder is not None
+        done = self.recorder is not None
         try:
             self._replicas.all_reduce_max(0)
-            written = True
+            done = True
             self._replicas.close()
         except Exception as error:
-            if not written:
+            if not done:
                 raise PeerLostError() from error
             self.reporter.say(f"leaving the other processes: {error}")

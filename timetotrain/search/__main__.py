@@ -1,8 +1,8 @@
 """Searches: timetotrain search BENCHMARK --system=NAME --data_dir=DIR --space FIELD=VALUES ...
 
 Grid, random or TPE search over any fields of a benchmark's configuration; every trial is `python -m BENCHMARK` in its
-own process. The same command continues an ended search, and processes of one machine can share one. MagmaDNN, section
-4.3, searches learning rate, weight decay, batch size and epochs.
+own process. The same command continues an ended search. MagmaDNN, section 4.3, searches learning rate, weight decay,
+batch size and epochs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     add("--data_dir", required=True, help="the data folder of every run")
     add("--space", nargs="+", required=True, metavar="FIELD=VALUES", help=space.FORMS)
     add("--sampler", choices=SAMPLERS, default="tpe")
-    add("--trials", type=int, help=f"how many, over all processes; default: the grid, or {TRIALS}")
+    add("--trials", type=int, help=f"how many; default: the grid, or {TRIALS}")
     add("--processes", type=int, default=1, help="trials at a time, on this machine")
     add(
         "--objective",
@@ -71,7 +71,8 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     part = _part(args, base)
     from optuna.exceptions import StorageInternalError
 
-    from timetotrain.run.request import check_data_dir
+    from timetotrain.run import data_folder
+    from timetotrain.run.locks import FolderLock
     from timetotrain.search import space as spaces
     from timetotrain.search.driver import Plan, Search, open_storage
     from timetotrain.search.report import publish
@@ -79,7 +80,7 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
 
     space = spaces.parse(args.space, base)
     spaces.check(space, base)
-    check_data_dir(args.data_dir, args.benchmark)
+    data_folder.check(args.data_dir, args.benchmark)
     points = math.prod(map(len, spaces.axes(space).values())) if args.sampler == "grid" else None
     trials = (points or TRIALS) if args.trials is None else min(args.trials, points or args.trials)
     if min(trials, args.processes) < 1:
@@ -91,18 +92,22 @@ def _search(args: argparse.Namespace, flags: Sequence[str]) -> int:
     trial_flags = _flags(args, flags, lower)
     command = Command(args.benchmark, trial_flags, process.core_share(args.processes), part)
     storage = folder / STORAGE
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(folder, "--name")
     try:
         search = Search(name, plan, command, folder, open_storage(storage))
         search.run(args.processes, lambda line: print(line, flush=True))
         print(publish(search.study, plan, folder))
     except StorageInternalError as error:  # Its cause is the database's own error.
         raise UserError(f"{storage}: {getattr(error.__cause__, 'orig', error)}; {FIX}") from error
+    finally:
+        lock.release()
     print(f"table   {folder / 'search.md'}")
     has_result = any(t.values for t in search.study.trials)
     if has_result:
         print(f"picture {folder / 'search.png'}")
-    if search.children.ended_by:
-        return 128 + search.children.ended_by
+    if number := search.children.signals.number:
+        return 128 + number
     return 0 if has_result else 1
 
 
@@ -112,8 +117,8 @@ def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
         presets = benchmarks.module(args.benchmark, "presets").PRESETS
     except (ModuleNotFoundError, AttributeError):
         hint = near(args.benchmark, benchmarks.NAMES)
-        known = ", ".join(benchmarks.NAMES)
-        raise UserError(f"{args.benchmark}: no benchmark{hint}; known: {known}") from None
+        names = ", ".join(benchmarks.NAMES)
+        raise UserError(f"{args.benchmark}: no benchmark{hint}; known: {names}") from None
     config = configs.override_all(configs.preset(presets, args.system), flags)
     config = dataclasses.replace(config, division="open")
     config.validate()
@@ -123,14 +128,14 @@ def _base(args: argparse.Namespace, flags: Sequence[str]) -> Any:
 def _part(args: argparse.Namespace, config: Any) -> str:
     """Returns which quality counts; "" if the benchmark has only one. With several, --part must name it."""
     target = config.logged_target
-    known = list(target) if isinstance(target, Mapping) else []
-    if args.part in known or (args.part is None and not known):
+    parts = list(target) if isinstance(target, Mapping) else []
+    if args.part in parts or (args.part is None and not parts):
         return args.part or ""
-    if not known:
+    if not parts:
         raise UserError(f"--part={args.part}: {args.benchmark} has one quality; leave --part out")
-    given = "" if args.part is None else f", not --part={args.part}"
+    note = "" if args.part is None else f", not --part={args.part}"
     raise UserError(
-        f"{args.benchmark} has several qualities: say which one counts, --part={' or --part='.join(known)}{given}"
+        f"{args.benchmark} has several qualities: say which one counts, --part={' or --part='.join(parts)}{note}"
     )
 
 

@@ -1,19 +1,16 @@
 """Runs trials in several processes; an Optuna study records them, and another search can continue it.
 
-Each trial beats while it runs. Any search reruns the point of a trial that stopped beating, or takes the result from
-its log if the run had ended.
+A search reruns the point of a trial whose search was killed, or takes the result from its log if the run had ended.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import pathlib
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,12 +22,10 @@ from common.errors import UserError
 from timetotrain.launch.children import Children, EndedError
 from timetotrain.search import space as spaces
 from timetotrain.search.space import Space
-from timetotrain.search.trial import Command, Outcome, read
+from timetotrain.search.trial import Command, Outcome, read, wait
 
 SAMPLERS = ("grid", "random", "tpe")
-BEAT_SECONDS, GRACE_SECONDS = 5, 30  # A trial without a beat for the second time is dead.
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-warnings.filterwarnings("ignore", "Heartbeat of storage is supposed to be used with Study.optimize")
 _retry = RetryFailedTrialCallback()
 
 
@@ -60,19 +55,13 @@ class Plan:
 
 
 def open_storage(path: pathlib.Path) -> RDBStorage:
-    """Opens an SQLite file, which processes on one machine can share.
+    """Opens an SQLite file.
 
-    Raises UserError if the file is not a database, or cannot be opened. Raises OSError if its folder cannot be made.
+    Raises UserError if the file is not a database, or cannot be opened.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    url = f"sqlite:///{path}"
-    options = {"connect_args": {"timeout": 60}}  # Seconds that a process waits for another one's writes.
     try:
-        beat = {"heartbeat_interval": BEAT_SECONDS, "grace_period": GRACE_SECONDS}
-        with contextlib.suppress(Exception):  # Another search may be creating the tables; tries again.
-            return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
-        time.sleep(1)
-        return RDBStorage(url, options, failed_trial_callback=_retry, **beat)
+        # Seconds that a thread waits for another one's writes.
+        return RDBStorage(f"sqlite:///{path}", {"connect_args": {"timeout": 60}})
     except Exception as error:  # A database driver may raise anything.
         cause = getattr(error.__cause__, "orig", error)
         fix = "move it away" if "not a database" in str(cause) else "then begin again: the search goes on"
@@ -84,7 +73,7 @@ class Search:
 
     Attributes:
       study: the Optuna study.
-      children: the running trials; `ended_by` is the signal that ended the search, or 0.
+      children: the running trials; `signals.number` is the signal that ended the search, or 0.
     """
 
     def __init__(self, name: str, plan: Plan, command: Command, folder: pathlib.Path, storage: RDBStorage):
@@ -99,7 +88,7 @@ class Search:
             sampler=_sampler(plan),
         )
         self._check(name)
-        self._lock, self._worked = threading.Lock(), time.monotonic()
+        self._lock = threading.Lock()
         self.children = Children()
 
     def _check(self, name: str) -> None:
@@ -126,89 +115,54 @@ class Search:
 
     def run(self, processes: int, say: Callable[[str], None] = print) -> None:
         """Runs trials until the plan is done, `processes` at a time; SIGTERM and Ctrl-C end the search and its runs."""
-        optuna.storages.fail_stale_trials(self.study)
-        # A kill may come between a trial's failure and its retry.
-        for trial in counted(self.study):
-            if trial.state == TrialState.FAIL and "outcome" not in trial.user_attrs:
-                _retry(self.study, trial)
-        for trial in self._running():  # One killed before its first beat would count as running for ever.
-            self._storage.record_heartbeat(trial._trial_id)
-        with self.children.signals:
-            while True:
-                with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-                    for worker in [pool.submit(self._work, say) for _ in range(processes)]:
-                        worker.result()
-                if self.children.ended_by or not self._running():
-                    return
-                if time.monotonic() > self._worked + GRACE_SECONDS + 2:  # All that died by now are found.
-                    numbers = ", ".join(str(trial.number) for trial in self._running())
-                    say(f"still running in another search: trial {numbers}; if it dies, start this one again")
-                    return
-                time.sleep(1)
-
-    def _running(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
+        for trial in counted(self.study):  # Those of a search that was killed.
+            if trial.state == TrialState.RUNNING:
+                self.study.tell(trial.number, state=TrialState.FAIL)
+            elif trial.state != TrialState.FAIL or "outcome" in trial.user_attrs:
+                continue
+            _retry(self.study, trial)
+        with self.children.signals, concurrent.futures.ThreadPoolExecutor(processes) as pool:
+            for worker in [pool.submit(self._work, say) for _ in range(processes)]:
+                worker.result()
 
     def _work(self, say: Callable[[str], None]) -> None:
         while (trial := self._next()) is not None:
             try:
-                with self._beating(trial):
-                    outcome = self._train(trial)
+                outcome = self._train(trial)
             except EndedError:
                 self.study.tell(trial, state=TrialState.FAIL)
                 _retry(self.study, self._storage.get_trial(trial._trial_id))
                 return
-            self._tell(trial, outcome)
-            self._worked = time.monotonic()
+            self._report(trial, outcome)
             say(describe(trial.number, trial.params, outcome))
 
     def _next(self) -> optuna.Trial | None:
         with self._lock:
-            optuna.storages.fail_stale_trials(self.study)
-            begun = counted(self.study)
-            if self.children.ended_by or len(begun) >= self.plan.trials:
+            trials = counted(self.study)
+            if self.children.signals.number or len(trials) >= self.plan.trials:
                 return None
             trial = self.study.ask()
-            self._storage.record_heartbeat(trial._trial_id)
             self.study.sampler = _sampler(self.plan, trial.number)
             for field, distribution in self.plan.space.items():
                 trial._suggest(field, distribution)
             return trial
 
-    @contextlib.contextmanager
-    def _beating(self, trial: optuna.Trial) -> Iterator[None]:
-        ended = threading.Event()
-
-        def beat() -> None:
-            while not ended.wait(BEAT_SECONDS):
-                with contextlib.suppress(optuna.exceptions.StorageInternalError):  # Of a full disk.
-                    self._storage.record_heartbeat(trial._trial_id)
-
-        thread = threading.Thread(target=beat)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-
     def _train(self, trial: optuna.Trial) -> Outcome:
         for number in _retry.retry_history(self._storage.get_trial(trial._trial_id)):
+            wait(self.folder / f"trial-{number}", self.children)
             # The run ended, but its search was killed, or found a full disk, before it recorded that.
             outcome = read(self.folder / f"trial-{number}", self.command.part)
             if outcome.minutes is not None:
                 return outcome
         return self.command.run(trial.params, self.folder / f"trial-{trial.number}", self.children)
 
-    def _tell(self, trial: optuna.Trial, outcome: Outcome) -> None:
+    def _report(self, trial: optuna.Trial, outcome: Outcome) -> None:
         value = outcome.objective(self.plan.objective)
         # A diverged run or a missed target still informs the sampler.
         lost = TrialState.FAIL if outcome.minutes is None else TrialState.PRUNED
         state = lost if value is None else TrialState.COMPLETE
-        # Another search may have taken the trial over, if this one was suspended for a while.
-        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
-            trial.set_user_attr("outcome", dataclasses.asdict(outcome))
-            self.study.tell(trial, value, state)
+        trial.set_user_attr("outcome", dataclasses.asdict(outcome))
+        self.study.tell(trial, value, state)
 
 
 def counted(study: optuna.Study) -> list[FrozenTrial]:

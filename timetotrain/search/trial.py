@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import os
 import pathlib
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 from common.config import benchmarks
 from common.config.quality import parts
 from timetotrain.launch.children import Children
+from timetotrain.launch.watch.signals import POLL_SECONDS
 from timetotrain.run import log_ending
 from timetotrain.search import space as spaces
 
@@ -85,8 +89,31 @@ def attempt(
         sys.executable, "-m", benchmarks.command(benchmark), *flags, f"--result_dir={folder}", "--run=0",
     ]  # fmt: skip
     with open(folder / "output.txt", "w") as output:
+        with contextlib.suppress(OSError):  # Held until this process and the run have ended; see `wait`.
+            fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = children.run(command, {**environment, **os.environ}, output)
     return status, command
+
+
+def wait(folder: pathlib.Path, children: Children) -> None:
+    """Waits until a run in this folder has ended whose search was killed: it stops by itself, after its step.
+
+    A signal to `children` ends the wait.
+    """
+    with contextlib.suppress(FileNotFoundError), open(folder / "output.txt") as output:
+        if _locked(output):
+            print(f"waiting for the run of a killed search to end: {folder}", file=sys.stderr)
+        while not children.signals.number and _locked(output):
+            time.sleep(POLL_SECONDS)
+
+
+def _locked(file: IO[str]) -> bool:
+    with contextlib.suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False  # Or a file system without locks.
 
 
 def read(folder: pathlib.Path, part: str = "") -> Outcome:

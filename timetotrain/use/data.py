@@ -104,9 +104,8 @@ def run(options: argparse.Namespace) -> int:
         _clear(out, before, error)
         raise
     if options.strict and report.suspicious:
-        data_description.begin(
-            out, benchmark
-        )  # No run takes the records; the command without --strict ends soon.
+        # No run takes the records; the command without --strict ends soon.
+        data_description.begin(out, benchmark)
     else:
         _say(out, result, page, report)
     report.check(options.strict)
@@ -117,11 +116,11 @@ def _show(options: argparse.Namespace, out: Path) -> int:
     """Converts into a folder that is deleted, and keeps the page as OUT.html; returns the exit status."""
     page = out.with_name(f"{out.name}.html")
     with tempfile.TemporaryDirectory(prefix=f"{out.name}-", dir=out.absolute().parent) as scratch:
-        made = Path(scratch, out.name)
-        words = {**vars(options), "files": [*options.files[:-1], made], "show": False, "no_page": False}
+        folder = Path(scratch, out.name)
+        words = {**vars(options), "files": [*options.files[:-1], folder], "show": False, "no_page": False}
         status = run(argparse.Namespace(**words))
         if not status:
-            shutil.copyfile(made / "data.html", page)
+            shutil.copyfile(folder / "data.html", page)
     if not status:
         print(f"nothing was written but {page}; leave out --show to write the records")
     return status
@@ -132,8 +131,8 @@ def _to_beat(description: Description) -> list[tuple[str, str]]:
     least = description.baseline
     if not least:
         return []
-    shown = benchmarks.module(description.benchmark, "config").Config.quality.shown(least["value"])
-    return [("to beat", f"{shown}, {least['what']}")]
+    quality = benchmarks.module(description.benchmark, "config").Config.quality.text(least["value"])
+    return [("to beat", f"{quality}, {least['what']}")]
 
 
 def _inside(folder: Path) -> int:
@@ -196,22 +195,22 @@ def _options(options: argparse.Namespace, benchmark: str) -> Options:
 def _page(module: Converter, out: Path, conversion: Conversion, report: Report) -> Path:
     from common.data import dataset_page
 
-    shown = dataclasses.replace(conversion, facts=[*conversion.facts, *_to_beat(conversion.description)])
+    page = dataclasses.replace(conversion, facts=[*conversion.facts, *_to_beat(conversion.description)])
     try:
         cards = module.preview(out, conversion.description, _SHOWN)[:_CARDS]
-        seen = f"As the preset {module.PREVIEW} reads them; another preset may have another size."
+        caption = f"As the preset {module.PREVIEW} reads them; another preset may have another size."
     except UserError as error:  # The data are complete; the page reports the preview's failure.
-        cards, seen = [], str(error)
-    return dataset_page.write(out, shown, cards, seen, report)
+        cards, caption = [], str(error)
+    return dataset_page.write(out, page, cards, caption, report)
 
 
 def _say(out: Path, conversion: Conversion, page: Path | None, report: Report) -> None:
     description = conversion.description
-    for what, (value, by) in report.chosen.items():
+    for what, (value, by) in report.choices.items():
         print(f"chosen: {what}: {value}, by {by}", file=sys.stderr)
     _say_left_out(report)
     for kind in ("skipped", "changed", "suspicious"):
-        for line in report.said(kind):
+        for line in report.summaries(kind):
             print(f"{kind}: {line}", file=sys.stderr)
     count = len(conversion.balance)
     classes = f", {count} class{'es' if count != 1 else ''}" if count else ""

@@ -65,8 +65,8 @@ def run(options: argparse.Namespace) -> int:
             raise UserError(f"--{name}={value}: must be at least {least}")
     trust = Trust(options.allow_plugins, options.allow_large)
     network = inference.load(options.model, trust)
-    drawn = network.kind in ("classes", "objects")
-    if options.pictures and not drawn:
+    has_pictures = network.kind in ("classes", "objects")
+    if options.pictures and not has_pictures:
         raise UserError("--pictures: this network answers no pictures; leave it out")
     lines, bad = [], 0
     colors = pictures.palette(network.labels) if options.pictures else {}
@@ -76,8 +76,8 @@ def run(options: argparse.Namespace) -> int:
     if not files:
         raise UserError(f"{options.files[0]}: no file in it that the network takes; name others")
     sampling = Sampling(options.tokens, options.temperature, options.seed)
-    found = inference.ask(network, files, options.batch, options.score, sampling)
-    for answer in tqdm(found, total=len(files), unit="file", disable=not sys.stderr.isatty()):
+    answers = inference.ask(network, files, options.batch, options.score, sampling)
+    for answer in tqdm(answers, total=len(files), unit="file", disable=not sys.stderr.isatty()):
         if "error" in answer:
             bad += 1
             print(printable(f"left out: {answer['error']}"), file=sys.stderr)
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _plain(answer: dict[str, Any]) -> dict[str, Any]:
     """Returns the answer ready for JSON: a mask becomes pycocotools run lengths, over the whole picture."""
-    if not any("mask" in found for found in answer.get("objects", ())):
+    if not any("mask" in one for one in answer.get("objects", ())):
         return answer
     from common.export.pictures import outlines
 

@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Fetches, verifies and stores the weights; returns the exit status of common/layers/init_weights.sh."""
     folder = automatic.weights_folder(options.benchmark)
-    given = {"WEIGHTS_FILE": options.file, "WEIGHTS_SHA256": options.sha256, "WEIGHTS_URL": options.url}
+    variables = {"WEIGHTS_FILE": options.file, "WEIGHTS_SHA256": options.sha256, "WEIGHTS_URL": options.url}
     environment = {**os.environ, "PYTHON": sys.executable, "WEIGHTS_DIR": str(folder)}
-    environment |= {name: value for name, value in given.items() if value}
+    environment |= {name: value for name, value in variables.items() if value}
     command = ["bash", ROOT / "common/layers/init_weights.sh", options.benchmark]
     status = subprocess.run(command, env=environment).returncode
     if not status:

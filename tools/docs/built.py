@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 
 from common.config import benchmarks
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.files import markdown_table
 from systems.compile import document as compiled_presets
@@ -47,7 +47,7 @@ def performance() -> str:
         for row in measurements.comparisons()
     ]
     bounds = [
-        (row.case, row.measured, row.goal, "met" if row.met else "missed", _link(row.file))
+        (row.case, row.measured, row.goal, "met" if row.is_met else "missed", _link(row.file))
         for row in measurements.limits()
     ]
     machines = [
@@ -85,15 +85,15 @@ def cards() -> str:
 
 def own_data() -> str:
     """Returns the results of training on your own data."""
-    text = "[Your own data](../docs/your-own-data.md) explains the commands."
-    sections = (
+    return page(
+        "Training on your own data",
+        "[Your own data](../docs/your-own-data.md) explains the commands.",
         (
             "## Small sets, beside answers without a network\n\nA run that has fewer epochs than `here` chose was "
-            "stopped after five minutes on two busy cores, or by `patience` (`python -m lab.bench.small_sets`).",
+            "stopped after some minutes, or by `patience` (`python -m lab.bench.small_sets`).",
             tables.small_sets(),
         ),
     )
-    return page("Training on your own data", text, *sections)
 
 
 def all_presets() -> str:
@@ -101,8 +101,8 @@ def all_presets() -> str:
 
     def row(config: RunConfig) -> tuple[str, ...]:
         optimizer, schedule = config.optimizer, config.schedule
-        clock = Clock.of(config)
-        steps = (schedule.warmup_length(clock.steps_per_epoch), clock.train_steps)
+        run_length = RunLength.of(config)
+        steps = (schedule.warmup_length(run_length.steps_per_epoch), run_length.train_steps)
         names = (f"`{config.system}`", config.hardware, f"{config.global_batch_size:,}", optimizer.name)
         logged = (config.precision, config.ruleset, config.division, str(config.logged_target))
         return (

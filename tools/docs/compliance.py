@@ -16,9 +16,9 @@ def _trees() -> list[dict]:
 def rounds() -> Table:
     """Table with a row per round: how the verdicts on its trees compare, and how many folders agree."""
     rows = []
-    found = _trees()
-    for name in sorted({row["round"] for row in found}):
-        of_round = [row for row in found if row["round"] == name]
+    all_trees = _trees()
+    for name in sorted({row["round"] for row in all_trees}):
+        of_round = [row for row in all_trees if row["round"] == name]
         both = Counter((row["ours"] == "go", row["stock"] == "go") for row in of_round)
         counts = (len(of_round), sum(row["logs"] for row in of_round))
         verdicts = (both[True, True], both[False, False], both[True, False], both[False, True])
@@ -42,8 +42,8 @@ def trees() -> Table:
         kinds = (set(row["our_kinds"]) - {"other"}, set(row["stock_kinds"]))
         if row["differences"] or row["ours"] != row["stock"] or kinds[0] != kinds[1]:
             cells = (row["round"], row["submitter"], str(row["logs"]), row["ours"], row["stock"])
-            own, other = (", ".join(sorted(one - another)) for one, another in (kinds, kinds[::-1]))
-            rows.append((*cells, *_same([row]), own, other.replace("crash: ", "traceback: ")))
+            ours, other = (", ".join(sorted(one - another)) for one, another in (kinds, kinds[::-1]))
+            rows.append((*cells, *_same([row]), ours, other.replace("crash: ", "traceback: ")))
     head = ("round", "submitter", "logs", "ours", "stock", "same convergence", "same score")
     return (*head, "errors of ours alone", "of stock alone"), rows
 
@@ -52,17 +52,17 @@ def log_rounds() -> Table:
     """Table of both verdicts on each round's published logs."""
     head = ("round", "logs", "stock passes", "stock fails", "stock breaks", "ours passes", "different")
     keys = ("logs", "stock pass", "stock fail", "stock crash", "ours pass", "different")
-    found = load(_PUBLISHED)["rounds"]
-    whole = {key: sum(row.get(key, 0) for row in found.values()) for key in keys}
-    named = [*((f"v{name}", row) for name, row in found.items()), ("all", whole)]
-    return head, [(name, *(f"{row.get(key, 0):,}" for key in keys)) for name, row in named]
+    by_round = load(_PUBLISHED)["rounds"]
+    whole = {key: sum(row.get(key, 0) for row in by_round.values()) for key in keys}
+    rows = [*((f"v{name}", row) for name, row in by_round.items()), ("all", whole)]
+    return head, [(name, *(f"{row.get(key, 0):,}" for key in keys)) for name, row in rows]
 
 
 def log_classes() -> Table:
     """Table of the differences by class."""
-    found = load(_PUBLISHED)["classes"]
+    classes = load(_PUBLISHED)["classes"]
     rows = [
         (f"{one['logs']}", ", ".join(f"v{name}" for name in one["rounds"]), why.replace("|", "/"))
-        for why, one in found.items()
+        for why, one in classes.items()
     ]
     return ("logs", "rounds", "verdicts"), rows or [("0", "", "none differs")]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from common.files import ROOT
+from common.files import ROOT, markdown_table
 from lab.bench import law_fit
 from systems.forecast import accelerators, errors, money
+from tools.docs.measurements import Table
 
 _PLANS = ROOT / "lab/bench/results/plan.json"
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def _pair(pair: list[float]) -> str:
@@ -68,40 +68,24 @@ def page() -> list[str]:
 def plans() -> dict[str, list[str]]:
     """The tables of docs/plan.md, line by line, from lab/bench/results/plan.json."""
     content = json.loads(_PLANS.read_text(encoding="utf-8"))
-    speed = ["| round | runs | a run | scores | the score | inside |", "|---|---|---|---|---|---|"]
+    speed, later = [], []
     for name, row in content["speed"].items():
-        cells = (
-            name,
-            row["logs"],
-            _pair(row["run"]),
-            row["scores"],
-            _pair(row["score"]),
-            _inside(row["inside"]),
-        )
-        speed.append(f"| {' | '.join(map(str, cells))} |")
-    later = [
-        "| benchmark, submitter | machine | published | plan | inside | batch |",
-        "|---|---|---|---|---|---|",
-    ]
+        shares = (_pair(row["run"]), row["scores"], _pair(row["score"]), _inside(row["inside"]))
+        speed.append((name, row["logs"], *shares))
     for row in content["later"]:
-        said = row["plan"]
-        if not said:
+        if not (interval := row["plan"]):
             continue
-        plan = f"{said[0]:.3g} ({said[1]:.3g} to {said[2]:.3g})"
-        inside = "yes" if row["inside"] else "no"
-        named = (
-            "" if row["batch"] is None else f"{row['batch']:,}, {'named' if row['admitted'] else 'not named'}"
-        )
-        cells = (
-            f"{row['benchmark']}, {row['org']}",
-            row["accelerators"],
-            f"{row['minutes']:.3g}",
-            plan,
-            inside,
-            named,
-        )
-        later.append(f"| {' | '.join(cells)} |")
-    return {"speed": speed, "later": later}
+        plan = f"{interval[0]:.3g} ({interval[1]:.3g} to {interval[2]:.3g})"
+        admitted = "named" if row["admitted"] else "not named"
+        batch = "" if row["batch"] is None else f"{row['batch']:,}, {admitted}"
+        run = (f"{row['benchmark']}, {row['org']}", row["accelerators"], f"{row['minutes']:.3g}")
+        later.append((*run, plan, "yes" if row["inside"] else "no", batch))
+    heads = (
+        ("round", "runs", "a run", "scores", "the score", "inside"),
+        ("benchmark, submitter", "machine", "published", "plan", "inside", "batch"),
+    )
+    tables = (markdown_table(head, rows).splitlines() for head, rows in zip(heads, (speed, later)))
+    return dict(zip(("speed", "later"), tables))
 
 
 def chips() -> Table:

@@ -76,12 +76,12 @@ def llama() -> Table:
         for name, row in cases.get(f"{kind}/llama31_8b", {"ours": {}})["ours"].items():
             moved = row["bytes_read"] + row["bytes_written"]
             bytes_s, products_s = moved / 1e9 / rates[0], row["matrix_flops"] / 1e12 / rates[1]
-            spent = (max(bytes_s, products_s), bytes_s + products_s)
+            bounds = (max(bytes_s, products_s), bytes_s + products_s)
             memory = (row["memory"]["argument"], row["memory"]["temp"], row["needed_bytes"])
             rows.append((
                 name, kind.upper(), *(f"{x / 1e9:.1f}" for x in memory), f"{moved / 1e12:.2f}",
                 f"{row['matrix_flops'] / 1e12:,.0f}", f"{bytes_s:.2f}", f"{products_s:.2f}",
-                *(f"{int(name.split()[0]) * _SEQUENCE / peak / seconds:.0%}" for seconds in spent),
+                *(f"{int(name.split()[0]) * _SEQUENCE / peak / seconds:.0%}" for seconds in bounds),
             ))  # fmt: skip
     return head, rows
 

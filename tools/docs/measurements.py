@@ -47,7 +47,7 @@ class Limit:
     case: str
     measured: str
     goal: str
-    met: bool
+    is_met: bool
     file: str
 
 
@@ -88,14 +88,14 @@ def limits() -> Iterator[Limit]:
     rows = load("compliance.json")["rows"]
     name = next(name for name in rows if name.endswith("v0.7 logs"))
     ours, stock = (rows[name][side]["seconds"] for side in ("ours", "stock"))
-    named = f"`timetotrain check` of {name} on two cores (stock checker: {stock:.1f} s)"
-    yield Limit(named, f"{ours:.1f} s", "10 s", ours <= 10, "compliance.json")
+    title = f"`timetotrain check` of {name} on two cores (stock checker: {stock:.1f} s)"
+    yield Limit(title, f"{ours:.1f} s", "10 s", ours <= 10, "compliance.json")
     for name, part in {"1000 published v5.0 logs": 0.1, "one published v5.0 log from the shell": 1.0}.items():
         if name in rows:
             ours, stock = (rows[name][side]["seconds"] for side in ("ours", "stock"))
-            named = f"`timetotrain check` of {name}, time over the stock checker's ({stock:.2f} s)"
+            title = f"`timetotrain check` of {name}, time over the stock checker's ({stock:.2f} s)"
             goal = f"at most {part:.2f}"
-            yield Limit(named, f"{ours / stock:.2f}", goal, ours <= part * stock, "compliance.json")
+            yield Limit(title, f"{ours / stock:.2f}", goal, ours <= part * stock, "compliance.json")
 
 
 def machines(path: Path) -> list[tuple[str, ...]]:
@@ -106,7 +106,7 @@ def machines(path: Path) -> list[tuple[str, ...]]:
 
 
 def _machine(run: dict[str, Any]) -> tuple[str, ...]:
-    found = run.get("machine", {})
-    processor = found.get("cpu") or found.get("processor") or "not recorded"
-    cores = found.get("cores") or found.get("cpus") or ""
-    return str(run.get("date") or ""), str(processor), str(found.get("instructions") or ""), str(cores)
+    machine = run.get("machine", {})
+    processor = machine.get("cpu") or machine.get("processor") or "not recorded"
+    cores = machine.get("cores") or machine.get("cpus") or ""
+    return str(run.get("date") or ""), str(processor), str(machine.get("instructions") or ""), str(cores)

@@ -37,10 +37,10 @@ OTHERS = ("PyTorch", "JAX")  # Peers without TensorFlow.
 
 def short() -> str:
     """Makes README.md's table: the fastest peers of a few cases."""
-    found = [*measurements.steps("training"), *measurements.steps("small")]
+    steps = [*measurements.steps("training"), *measurements.steps("small")]
     rows = []
     for case, name in SHORT.items():
-        peers = [row for row in found if row.case == case]
+        peers = [row for row in steps if row.case == case]
         others = [row for row in peers if row.peer in OTHERS]
         tensorflow = [row for row in peers if row not in others]
         rows.append((name, peers[0].ours, _fastest(tensorflow), _fastest(others)))
@@ -74,7 +74,7 @@ def missed() -> str:
         for row in measurements.comparisons()
         if row.verdict == "missed"
     ]
-    bounds = [(row.case, row.measured, row.goal) for row in measurements.limits() if not row.met]
+    bounds = [(row.case, row.measured, row.goal) for row in measurements.limits() if not row.is_met]
     return markdown_table(("what", "measured", "goal"), peers + bounds)
 
 
@@ -99,12 +99,12 @@ def fill(text: str) -> str:
 
     Raises KeyError if the page names a table that TABLES lacks.
     """
-    return _TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", text)
+    return _TABLE.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n\n{match[3]}", text)
 
 
 def names(text: str) -> list[str]:
     """Returns the names of the tables in a page."""
-    return [found[2] for found in _TABLE.finditer(text)]
+    return [match[2] for match in _TABLE.finditer(text)]
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

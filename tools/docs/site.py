@@ -17,11 +17,11 @@ from tools.docs import built, markdown  # noqa: E402
 def on_files(files: Files, config: Any) -> Files:
     """Replaces the files of docs/ with the repository's; the theme's files stay."""
     pages = markdown.tracked("*.md")
-    found = {markdown.target(name, link) for name in pages for link in markdown.page(name).links}
-    linked = {name for name, _ in filter(None, found) if (markdown.ROOT / name).is_file()}
+    targets = {markdown.target(name, link) for name in pages for link in markdown.page(name).links}
+    linked = {name for name, _ in filter(None, targets) if (markdown.ROOT / name).is_file()}
     ours = [
         File(name, str(markdown.ROOT), config.site_dir, config.use_directory_urls)
         for name in sorted(linked.union(pages))
     ]
-    made = [File.generated(config, path, content=text) for path, text in built.render().items()]
-    return Files([*ours, *made, *(file for file in files if file.src_dir != config.docs_dir)])
+    generated = [File.generated(config, path, content=text) for path, text in built.render().items()]
+    return Files([*ours, *generated, *(file for file in files if file.src_dir != config.docs_dir)])

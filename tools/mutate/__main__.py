@@ -47,7 +47,7 @@ def changed_since(revision: str, root: Path = ROOT) -> set[str]:
     return set(done.stdout.split())
 
 
-def _chosen(options: argparse.Namespace) -> list[Fault]:
+def _selection(options: argparse.Namespace) -> list[Fault]:
     faults = hand_written()
     if options.only:
         faults = [fault for fault in faults if options.only in fault.name or options.only in fault.file]
@@ -78,45 +78,45 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     """Tries the chosen faults; returns the exit status."""
     options = _parser().parse_args()
-    known = json.loads(options.results.read_text()) if options.results.exists() else {}
-    faults = _chosen(options)
+    entries = json.loads(options.results.read_text()) if options.results.exists() else {}
+    faults = _selection(options)
     names = {fault.name for fault in faults}
     if not (options.only or options.changed_since):
-        known = {name: entry for name, entry in known.items() if name in names}
+        entries = {name: entry for name, entry in entries.items() if name in names}
     keys = {fault.name: key(fault) for fault in faults}  # Computed from the same sources that are copied.
     waiting = [
         fault
         for fault in faults
         if not fault.equivalent
-        and (options.again or known.get(fault.name, {}).get("key") != keys[fault.name])
+        and (options.again or entries.get(fault.name, {}).get("key") != keys[fault.name])
     ]
-    waiting.sort(key=lambda fault: known.get(fault.name, {}).get("outcome") == CAUGHT)
+    waiting.sort(key=lambda fault: entries.get(fault.name, {}).get("outcome") == CAUGHT)
     for fault in faults:
         if fault.equivalent:
-            known[fault.name] = _entry(fault, keys[fault.name], EQUIVALENT)
-    by = {name: entry.get("by", "") for name, entry in known.items()}
+            entries[fault.name] = _entry(fault, keys[fault.name], EQUIVALENT)
+    by = {name: entry.get("by", "") for name, entry in entries.items()}
     with tempfile.TemporaryDirectory(prefix="mutate-") as scratch:
-        found = runner.run(waiting, Path(scratch), options.slots, options.timeout, by)
-        for result in tqdm(found, total=len(waiting), unit="fault"):
-            known[result.fault.name] = _entry(
+        results = runner.run(waiting, Path(scratch), options.slots, options.timeout, by)
+        for result in tqdm(results, total=len(waiting), unit="fault"):
+            entries[result.fault.name] = _entry(
                 result.fault, keys[result.fault.name], result.outcome, result.by
             )
-            _write(options.results, known)
+            _write(options.results, entries)
             tqdm.write(
                 f"{result.outcome}: {result.fault.name}, {result.seconds} s, {result.by or result.fault.file}"
             )
             if result.outcome in (runner.TIMEOUT, runner.BROKEN):
                 tqdm.write(result.log[-2000:])
-    _write(options.results, known)
-    print(summary(known))
-    bad = sorted(name for name in names if known[name]["outcome"] not in (CAUGHT, EQUIVALENT))
-    print("\n".join(f"{known[name]['outcome']}: {name}" for name in bad))
+    _write(options.results, entries)
+    print(summary(entries))
+    bad = sorted(name for name in names if entries[name]["outcome"] not in (CAUGHT, EQUIVALENT))
+    print("\n".join(f"{entries[name]['outcome']}: {name}" for name in bad))
     return 1 if bad else 0
 
 
 def _entry(fault: Fault, key: str, outcome: str, by: str = "") -> dict:
-    found = {"file": fault.file, "outcome": outcome, "by": by, "equivalent": fault.equivalent, "key": key}
-    return {name: value for name, value in found.items() if value}
+    entry = {"file": fault.file, "outcome": outcome, "by": by, "equivalent": fault.equivalent, "key": key}
+    return {name: value for name, value in entry.items() if value}
 
 
 if __name__ == "__main__":

@@ -193,8 +193,8 @@ def run(
                 sound[test] = _passes(test, work.folder, timeout)
             unsound = () if sound.get(test, True) else (test,)
             # The test that caught it before has been renamed, or no longer notices it.
-            gone = bool(work.first) and outcome != CAUGHT
-            if unsound or gone:
+            vanished = bool(work.first) and outcome != CAUGHT
+            if unsound or vanished:
                 again, work = _begin(work.fault, work.folder, "", work.unsound + unsound)
                 running[again] = work
                 continue

@@ -238,6 +238,14 @@ class Replicas(abc.ABC):
         with heartbeat.waits_for_others():
             return self._all_reduce_max(value)
 
+    def check_count(self, count: int, why: str) -> None:
+        """Raises UserError, in every process, if one was asked for another number of replicas than there are."""
+        wrong = count != self.num_replicas
+        if not self.all_reduce_max(int(wrong)):
+            return
+        why = why if wrong else "another process has another number; give every process the same"
+        raise UserError(f"config.num_replicas={count}: {why}")
+
     def _all_reduce_max(self, value: int) -> int:
         return value
 
@@ -288,8 +296,8 @@ def placement(groups: Groups, num_replicas: int) -> Iterator[tuple[int, int]]:
     """
     where = {r: (g, p) for g, group in enumerate(groups) for p, r in enumerate(group)}
     if sorted(where) != list(range(num_replicas)) or len({len(g) for g in groups}) != 1:
-        said = f"do not partition {num_replicas} replicas into equal parts"
-        raise UserError(f"groups {list(map(list, groups))} {said}")
+        problem = f"do not partition {num_replicas} replicas into equal parts"
+        raise UserError(f"groups {list(map(list, groups))} {problem}")
     for replica in range(num_replicas):
         yield where[replica]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from common.distributed import listening
-from common.errors import UserError
+from common.errors import NoAnswerError, UserError
 
 # How long the processes wait for each other at the start; a scheduler may start them minutes apart.
 START_SECONDS = 120
@@ -31,9 +31,9 @@ class Cluster:
         """The port of this process."""
         return _address(self.workers[self.index])[1]
 
-    def own_address(self) -> str:
-        """Returns the address that this process listens on (listening.own_address)."""
-        return listening.own_address([_address(worker)[0] for worker in self.workers], self.index)
+    def local_address(self) -> str:
+        """Returns the address that this process listens on (listening.local_address)."""
+        return listening.local_address([_address(worker)[0] for worker in self.workers], self.index)
 
 
 def from_environment(text: str | None, backend: str = "multiworker") -> Cluster:
@@ -90,7 +90,7 @@ def rendezvous(cluster: Cluster, seconds: float = START_SECONDS) -> None:
 
 
 @contextlib.contextmanager
-def met(cluster: Cluster, backend: str) -> Iterator[None]:
+def meeting(cluster: Cluster, backend: str) -> Iterator[None]:
     """Context that begins once every process listens on its address, for a `backend` with a server only in process 0.
 
     Inside the context, process 0's port is free; the other processes keep listening, so that slower ones reach them.
@@ -106,7 +106,7 @@ def met(cluster: Cluster, backend: str) -> Iterator[None]:
 
 def _listening(cluster: Cluster) -> socket.socket:
     host, port = _address(cluster.workers[cluster.index])
-    address = cluster.own_address()
+    address = cluster.local_address()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server((address, port), family=family, backlog=len(cluster.workers))
@@ -123,10 +123,9 @@ def _reach_all(cluster: Cluster, seconds: float, backend: str) -> None:
     while missing := [i for i in missing if not _answers(cluster.workers[i])]:
         if time.monotonic() > deadline:
             names = ", ".join(f"{i} ({cluster.workers[i]})" for i in missing)
-            raise UserError(
+            raise NoAnswerError(
                 f"{backend}: process {cluster.index} got no answer from process {names} of TF_CONFIG within "
-                f"{seconds:g} s; start every process, and check its address and the firewall",
-                75,  # EX_TEMPFAIL: the launcher may try again.
+                f"{seconds:g} s; start every process, and check its address and the firewall"
             )
         time.sleep(_POLL_SECONDS)
 

@@ -45,16 +45,16 @@ class Horovod(Replicas):
         self._hvd = _start()
         self.num_replicas = self.num_processes = self._hvd.size()
         self.process_index = self._hvd.rank()
-        if num_replicas != self.num_replicas:
-            raise UserError(
-                f"config.num_replicas={num_replicas}: the launcher started {self.num_replicas} processes; "
-                f"set --config.num_replicas={self.num_replicas}, or start {num_replicas}"
-            )
         gpus = tf.config.list_physical_devices("GPU")
         # Set only once per process.
         if len(gpus) > 1 and len(tf.config.get_visible_devices("GPU")) > 1:
             tf.config.set_visible_devices(gpus[self._hvd.local_rank() % len(gpus)], "GPU")
         self._rank = tf.Variable(self.process_index, trainable=False, name="rank")
+        self.check_count(
+            num_replicas,
+            f"the launcher started {self.num_replicas} processes; set --config.num_replicas={self.num_replicas}, or "
+            f"start {num_replicas}",
+        )
 
     def close(self) -> None:
         # Without this, the processes that end last complain about the lost connection.
@@ -153,8 +153,8 @@ class _Group:
             return tf.identity(x) if distance == 0 else tf.zeros_like(x)
         # All zeros if the neighbor lies outside the group.
         splits = tf.cast(tf.equal(tf.constant(self._order), self._position + distance), tf.int32)
-        sent = x[None][: tf.reduce_sum(splits)]
-        received = _moved(lambda x: self._hvd.alltoall(x, splits=splits, process_set=self._set)[0], sent)
+        rows = x[None][: tf.reduce_sum(splits)]
+        received = _moved(lambda x: self._hvd.alltoall(x, splits=splits, process_set=self._set)[0], rows)
         return tf.ensure_shape(tf.concat([received, tf.zeros_like(x)[None]], 0)[0], x.shape)
 
     def _rows(self, x: tf.Tensor) -> tf.Tensor:

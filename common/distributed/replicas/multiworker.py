@@ -24,7 +24,7 @@ from common.distributed.replicas.cluster import LAUNCH, START_SECONDS, Cluster, 
 from common.distributed.replicas.collective_kernels import KeyedCollectives
 from common.distributed.replicas.strategy import StrategyReplicas, assign_in_merge_call
 from common.distributed.tensorflow_private import PerReplica, context, coordination_config_pb2
-from common.errors import UserError
+from common.errors import NoAnswerError, UserError
 
 # Seconds without a sign of life after which a process counts as lost; the others then fail.
 HEARTBEAT_SECONDS = 20
@@ -49,17 +49,16 @@ class MultiWorker(StrategyReplicas):
 
     def __init__(self, num_replicas: int):
         cluster = from_environment(os.environ.get("TF_CONFIG"))
-        expected = len(cluster.workers) * self.devices_here()
-        if num_replicas != expected:
-            raise UserError(
-                f"config.num_replicas={num_replicas}: TF_CONFIG names {len(cluster.workers)} processes with "
-                f"{self.devices_here()} devices each; set --config.num_replicas={expected}, or {LAUNCH}"
-            )
-        self.num_replicas = num_replicas
+        self.num_replicas = len(cluster.workers) * self.devices_here()
         self.process_index, self.num_processes = cluster.index, len(cluster.workers)
         self.strategy, self._collectives = _join(cluster)
         self._local = len(self.strategy.extended.worker_devices)
         self.loops_hold_collectives = self.compiles_between = self._local == 1
+        self.check_count(
+            num_replicas,
+            f"TF_CONFIG names {len(cluster.workers)} processes with {self.devices_here()} devices each; "
+            f"set --config.num_replicas={self.num_replicas}, or {LAUNCH}",
+        )
 
     @staticmethod
     def devices_here() -> int:
@@ -200,13 +199,12 @@ def _join(cluster: Cluster) -> tuple[tf.distribute.Strategy, KeyedCollectives]:
     )
     try:
         libraries = [os.path.join(tf.sysconfig.get_lib(), name) for name in _LIBRARIES]
-        with server_address.bound_to(cluster.own_address(), cluster.port, libraries):
+        with server_address.bound_to(cluster.local_address(), cluster.port, libraries):
             strategy = tf.distribute.MultiWorkerMirroredStrategy()
     except (tf.errors.OpError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(
-            f"multiworker: process {cluster.index} could not join the others: {reason}; is each of them running?",
-            75,  # EX_TEMPFAIL: the launcher may try again.
+        raise NoAnswerError(
+            f"multiworker: process {cluster.index} could not join the others: {reason}; is each of them running?"
         ) from error
     # Turns off a collective per batch that checks for the data set's end. All processes have equal work.
     strategy.extended.experimental_enable_get_next_as_optional = False

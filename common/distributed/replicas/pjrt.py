@@ -23,7 +23,7 @@ from common.distributed import blank, pjrt_program, stablehlo
 from common.distributed.read_ahead import ReadAhead
 from common.distributed.replicas.base import Initial, Shard, UnsupportedError, flatten, unflatten
 from common.distributed.replicas.pjrt_client import ASKED, processes, start
-from common.distributed.replicas.pjrt_values import Copy, Held, Value
+from common.distributed.replicas.pjrt_values import Copy, DeviceState, Value
 from common.distributed.replicas.xla import Xla
 from common.errors import UserError
 
@@ -54,7 +54,7 @@ class Pjrt(Xla):
             tf.config.set_visible_devices([], "GPU")
         super().__init__(num_replicas)
         self._placement = pjrt_program.Placement(devices)
-        self._held: dict[int, Held] = {}
+        self._states: dict[int, DeviceState] = {}
         self._constants: dict[int, tuple[tf.Tensor, Any]] = {}
         self._programs: dict[tuple, _Program] = {}
         # Arrays that were donated to a program. Freeing one would block until that program ends, so we keep them for
@@ -62,7 +62,7 @@ class Pjrt(Xla):
         self.replaced: collections.deque[list[Any]] = collections.deque(maxlen=_CALLS_UNDER_WAY)
         first = self.process_index * len(self._placement.local)
         numbers = [np.int32(first + i) for i in range(len(self._placement.local))]
-        self._held[id(self.number.handle)] = Held(self.number, self._placement, lambda: numbers)
+        self._states[id(self.number.handle)] = DeviceState(self.number, self._placement, lambda: numbers)
 
     @property
     def platform(self) -> str:
@@ -79,7 +79,7 @@ class Pjrt(Xla):
     def scope(self, in_parts: bool = False) -> AbstractContextManager[Any]:
         def create(make: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
             # A blank variable takes no memory; its value exists only on the way to the devices.
-            variable = blank.made(make, arguments) if in_parts else None
+            variable = blank.without_value(make, arguments) if in_parts else None
             if variable is None:
                 variable = make(**arguments)
                 self._hold(variable)
@@ -106,23 +106,25 @@ class Pjrt(Xla):
     ) -> tf.Variable:
         variable = super().sharded_variable(parts, size, dtype, name)
         first, count = self.process_index * len(self._placement.local), len(self._placement.local)
-        self._held[id(variable.handle)] = Held(
+        self._states[id(variable.handle)] = DeviceState(
             variable, self._placement, lambda: parts()[first : first + count]
         )
         return variable
 
     def _hold(self, variable: tf.Variable, value: Callable[[], np.ndarray] | None = None) -> None:
         value, local = value or (lambda: np.asarray(variable.numpy())), len(self._placement.local)
-        self._held.setdefault(id(variable.handle), Held(variable, self._placement, lambda: [value()] * local))
+        self._states.setdefault(
+            id(variable.handle), DeviceState(variable, self._placement, lambda: [value()] * local)
+        )
 
     def untouched(self, variable: tf.Variable) -> bool:
-        held = self._held.get(id(variable.handle))
-        return held is not None and held.untouched
+        state = self._states.get(id(variable.handle))
+        return state is not None and state.untouched
 
     def renew(self, variables: Sequence[tf.Variable]) -> None:
         self.replaced.clear()
         for variable in variables:
-            self._held[id(variable.handle)].renew()
+            self._states[id(variable.handle)].renew()
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -136,28 +138,28 @@ class Pjrt(Xla):
             fix = "call it outside of tf.function"
             raise UnsupportedError(f"{ASKED}: each call is a program of its own; {fix}")
         leaves = tf.nest.flatten(args)
-        given = [leaf if isinstance(leaf, Value) else self._placed(leaf) for leaf in leaves]
-        key = (function, *(v.kind for v in given))
+        values = [leaf if isinstance(leaf, Value) else self._placed(leaf) for leaf in leaves]
+        key = (function, *(v.kind for v in values))
         program = self._programs.get(key)
         if program is None:
-            like = [tf.zeros(shape, dtype.name) for shape, dtype in (v.kind for v in given)]
+            like = [tf.zeros(shape, dtype.name) for shape, dtype in (v.kind for v in values)]
             program = self._programs[key] = _Program(self, function, tf.nest.pack_sequence_as(args, like))
-        return program([v.array for v in given])
+        return program([v.array for v in values])
 
     def _placed(self, value: Any) -> Value:
         """Places a tensor or a number, the same on every replica, on the devices."""
         return Value(self._placement.place([np.asarray(value)] * len(self._placement.local)))
 
-    def held(self, captured: tf.Tensor) -> Held:
+    def state_of(self, captured: tf.Tensor) -> DeviceState:
         """Returns the state behind a tensor that a trace closes over; places a constant on the devices."""
-        if id(captured) in self._held:
-            return self._held[id(captured)]
+        if id(captured) in self._states:
+            return self._states[id(captured)]
         if captured.dtype == tf.resource:
             raise UserError(f"{ASKED}: the step uses a variable made outside of the replicas' scope")
         if id(captured) not in self._constants:
             copies = [captured.numpy()] * len(self._placement.local)
-            held = Held(None, self._placement, lambda: copies)
-            self._constants[id(captured)] = captured, held
+            state = DeviceState(None, self._placement, lambda: copies)
+            self._constants[id(captured)] = captured, state
         return self._constants[id(captured)][1]
 
     # -- outside `run` -----------------------------------------------------------------------------------------------
@@ -165,12 +167,12 @@ class Pjrt(Xla):
     def local_results(self, value: Any) -> list[Any]:
         if isinstance(value, Value):
             return [Copy(lambda x=x: x) for x in value.local()]
-        held = self._held.get(id(value.handle)) if isinstance(value, tf.Variable) else None
-        if held is None:
+        state = self._states.get(id(value.handle)) if isinstance(value, tf.Variable) else None
+        if state is None:
             return [value]
 
         def copy(index: int) -> Copy:
-            return Copy(lambda: held.read(index), lambda new: held.write(index, new))
+            return Copy(lambda: state.read(index), lambda new: state.write(index, new))
 
         return [copy(index) for index in range(len(self._placement.local))]
 
@@ -194,10 +196,10 @@ class Pjrt(Xla):
         return value if self.num_processes == 1 else int(_of_all_processes(np.int64(value)).max())
 
     def all_values(self, variable: tf.Variable) -> np.ndarray:
-        own = super().all_values(variable)
+        local = super().all_values(variable)
         if self.num_processes == 1:
-            return own
-        return _of_all_processes(own).reshape(self.num_replicas, *own.shape[1:])
+            return local
+        return _of_all_processes(local).reshape(self.num_replicas, *local.shape[1:])
 
     def peer_lost(self, error: BaseException) -> bool:
         if self.num_processes == 1:
@@ -214,8 +216,8 @@ class Pjrt(Xla):
             jax.distributed.shutdown()
 
     def refresh(self) -> None:
-        for held in self._held.values():
-            held.refresh()
+        for state in self._states.values():
+            state.refresh()
 
     def compile(self, function: Callable, enabled: bool) -> Callable:
         """Returns `function` unchanged, because `run` compiles it."""
@@ -234,9 +236,9 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         return ReadAhead(map(self._placed, self._read()), _BATCHES_AHEAD)
 
-    def _placed(self, own: Sequence[Sequence[np.ndarray]]) -> Any:
+    def _placed(self, batches: Sequence[Sequence[np.ndarray]]) -> Any:
         """Places the batches of this process's replicas, each a list of arrays, on the devices."""
-        placed = [Value(self._placement.place(values)) for values in zip(*own, strict=True)]
+        placed = [Value(self._placement.place(values)) for values in zip(*batches, strict=True)]
         return tf.nest.pack_sequence_as(self._dataset.element_spec, placed)
 
     def _read(self) -> Iterator[list[list[np.ndarray]]]:
@@ -251,10 +253,10 @@ class Batches:
         batches = iter(self._dataset)
         while True:
             try:
-                own = [fetch(iterator=batches._iterator_resource) for _ in self._placement.local]
+                local = [fetch(iterator=batches._iterator_resource) for _ in self._placement.local]
             except tf.errors.OutOfRangeError:
                 return
-            yield [list(map(np.asarray, batch)) for batch in own]
+            yield [list(map(np.asarray, batch)) for batch in local]
 
 
 class _Program:
@@ -264,11 +266,11 @@ class _Program:
         compiled = tf.function(lambda args: function(*args), jit_compile=True, autograph=False)
         with tf.device("CPU:0"):
             lowered = stablehlo.lower(compiled, args, "step", ASKED)
-        self._captured = [replicas.held(tensor) for tensor in lowered.captured]
+        self._captured = [replicas.state_of(tensor) for tensor in lowered.captured]
         self._check_number(replicas, lowered, len(tf.nest.flatten(args)))
-        given = len(lowered.arguments) - len(self._captured)
+        batch_count = len(lowered.arguments) - len(self._captured)
         self._returned, self._result_count = lowered.returned, len(lowered.results) - len(lowered.aliases)
-        self._written = [(result, self._captured[a - given]) for result, a in lowered.aliases.items()]
+        self._updates = [(result, self._captured[a - batch_count]) for result, a in lowered.aliases.items()]
         donated = {argument: result for result, argument in lowered.aliases.items()}
         self._replaced = replicas.replaced
         self._run = pjrt_program.OnDevices(
@@ -280,19 +282,19 @@ class _Program:
         )
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
-        state = [held.array for held in self._captured]
-        results = self._run(*arguments, *state)
-        self._replaced.append(state)
-        for result, held in self._written:
-            held.array = results[result]
+        arrays = [state.array for state in self._captured]
+        results = self._run(*arguments, *arrays)
+        self._replaced.append(arrays)
+        for result, state in self._updates:
+            state.array = results[result]
         return tf.nest.pack_sequence_as(self._returned, [Value(x) for x in results[: self._result_count]])
 
-    def _check_number(self, replicas: Pjrt, lowered: stablehlo.Lowered, given: int) -> None:
+    def _check_number(self, replicas: Pjrt, lowered: stablehlo.Lowered, batch_count: int) -> None:
         """Raises a UserError if XLA fixed the replica's number at compile time."""
-        number = replicas.held(replicas.number.handle)
+        number = replicas.state_of(replicas.number.handle)
         if number not in self._captured:
             return
-        name = f"%arg{given + self._captured.index(number)}"
+        name = f"%arg{batch_count + self._captured.index(number)}"
         if name not in re.findall(r"%arg\d+\b(?!: )", lowered.text):
             raise UserError(
                 f"{ASKED}: XLA takes the replica's number as a constant; cut with Replicas.cut where a start depends "

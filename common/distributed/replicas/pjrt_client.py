@@ -6,7 +6,7 @@ import os
 import pathlib
 from typing import Any
 
-from common.distributed.replicas.cluster import START_SECONDS, Cluster, from_environment, met
+from common.distributed.replicas.cluster import START_SECONDS, Cluster, from_environment, meeting
 from common.errors import UserError
 
 ASKED = "config.replicas=pjrt"
@@ -58,7 +58,9 @@ def start(count: int, cluster: Cluster) -> list[Any]:
     if len(devices) < count or (workers > 1 and len(devices) > count):
         fix = f"set --config.num_replicas={len(devices)}"
         if devices[0].platform == "cpu":
-            fix = "jax has started before; start anew"
+            fix = (
+                "give every process the same number" if workers > 1 else "jax has started before; start anew"
+            )
         raise UserError(
             f"config.num_replicas={count}: jax has {len(devices)} {devices[0].platform.upper()} devices here; {fix}"
         )
@@ -70,11 +72,11 @@ def _join(jax: Any, cluster: Cluster) -> None:
     if jax.distributed.is_initialized():
         return  # This process has already joined.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    address = cluster.own_address()
+    address = cluster.local_address()
     _bind_gloo(address)
     port = cluster.workers[0].rpartition(":")[2]
     try:
-        with met(cluster, "pjrt"):
+        with meeting(cluster, "pjrt"):
             jax.distributed.initialize(
                 cluster.workers[0],
                 len(cluster.workers),

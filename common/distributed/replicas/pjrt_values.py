@@ -36,7 +36,7 @@ class Value:
         return np.array(pjrt_program.first(self.array))
 
 
-class Held:
+class DeviceState:
     """A variable's values on the devices; the first access makes the initial value and copies it there."""
 
     def __init__(

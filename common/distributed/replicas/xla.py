@@ -55,20 +55,20 @@ class Xla(Replicas):
     def __init__(self, num_replicas: int):
         self.num_replicas = num_replicas
         self.number = tf.Variable(0, trainable=False, name="replica", dtype=tf.int32)
-        self.own: list[tf.Variable] = []
+        self.local_variables: list[tf.Variable] = []
 
     def replica_id(self) -> tf.Tensor | int:
         return self.number.read_value() if self.num_replicas > 1 else 0
 
     def per_replica_variable(self, initial: Initial, name: str, **kind: Any) -> tf.Variable:
-        self.own.append(super().per_replica_variable(initial, name, **kind))
-        return self.own[-1]
+        self.local_variables.append(super().per_replica_variable(initial, name, **kind))
+        return self.local_variables[-1]
 
     def sharded_variable(
         self, parts: Callable[[], np.ndarray], size: int, dtype: tf.DType, name: str
     ) -> tf.Variable:
-        self.own.append(tf.Variable(lambda: parts()[0], shape=[size], dtype=dtype, name=name))
-        return self.own[-1]
+        self.local_variables.append(tf.Variable(lambda: parts()[0], shape=[size], dtype=dtype, name=name))
+        return self.local_variables[-1]
 
     def cut(self, x: tf.Tensor, begin: Sequence[tf.Tensor | int], size: Sequence[int]) -> tf.Tensor:
         # tf.slice would fix the replica's number: TensorFlow compiles everything its start depends on as constants.
@@ -190,13 +190,13 @@ def _called(operation: str, attributes: str, x: tf.Tensor, shape: list[int], add
 
     TensorFlow has native operations only for sums, and these take no float64 (gen_xla_ops.xla_all_reduce).
     """
-    given, result, scalar = (tensor_type(sizes, x.dtype) for sizes in (x.shape, shape, []))
+    operand, result, scalar = (tensor_type(sizes, x.dtype) for sizes in (x.shape, shape, []))
     region = (
         f" ({{\n  ^bb0(%a: {scalar}, %b: {scalar}):\n"
         f"    %c = stablehlo.add %a, %b : {scalar}\n"
         f'    "stablehlo.return"(%c) : ({scalar}) -> ()\n  }})'
     )
-    called = f'  %y = "stablehlo.{operation}"(%x0){region if adds else ""} {{{attributes}}} : ({given}) -> {result}\n'
+    called = f'  %y = "stablehlo.{operation}"(%x0){region if adds else ""} {{{attributes}}} : ({operand}) -> {result}\n'
     return embedded([x], called, ["%y"], [(shape, x.dtype)])[0]
 
 
@@ -212,10 +212,10 @@ def embedded(
     results: Sequence[tuple[Sequence[int], tf.DType]],
 ) -> list[tf.Tensor]:
     """Returns values of StableHLO operations on %x0, %x1, ...: their `names`, and (shape, dtype) in `results`."""
-    given = ", ".join(f"%x{i}: {tensor_type(x.shape, x.dtype)}" for i, x in enumerate(operands))
+    parameters = ", ".join(f"%x{i}: {tensor_type(x.shape, x.dtype)}" for i, x in enumerate(operands))
     kinds = ", ".join(tensor_type(*result) for result in results)
     text = (
-        f"module {{ func.func @main({given}) -> ({kinds}) {{\n{operations}"
+        f"module {{ func.func @main({parameters}) -> ({kinds}) {{\n{operations}"
         f"  return {', '.join(names)} : {kinds}\n}} }}"
     )
     values = gen_xla_ops.xla_call_module(

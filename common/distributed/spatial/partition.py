@@ -63,7 +63,7 @@ class Spatial:
         return self._replicas.all_gather(x, axis=1, groups=self.groups)[:, : self.height(x)]
 
     def leave_own(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the whole feature maps of this replica's own images, [ceil(b/k), H, W, C]; see `own_images`.
+        """Returns the whole feature maps of this replica's own images, [ceil(b/k), H, W, C]; see `local_images`.
 
         A replica sends each other replica the rows of that replica's images: 1/k of what `leave` moves.
         """
@@ -71,33 +71,33 @@ class Spatial:
             return x
         count, height = self.partitions, self.height(x)
         if building():
-            return tf.concat([x] * count, 1)[: self._own(x.shape[0]), :height]
+            return tf.concat([x] * count, 1)[: self._local_count(x.shape[0]), :height]
         rows = self._replicas.all_to_all(self._filled(x), axis=0, groups=self.groups)
         _, each, width, channels = rows.shape
         rows = tf.transpose(tf.reshape(rows, [count, -1, each, width, channels]), [1, 0, 2, 3, 4])
         return tf.reshape(rows, [-1, count * each, width, channels])[:, :height]
 
-    def own_images(self, x: tf.Tensor) -> tf.Tensor:
+    def local_images(self, x: tf.Tensor) -> tf.Tensor:
         """Returns this replica's share, [ceil(b/k), ...], of `x` [b, ...]; its whole group holds `x`.
 
         The code after the partitioned part then computes each image once per group. Zeros pad the last share.
         """
         if self.partitions == 1:
             return x
-        own = self._own(x.shape[0])
-        begin = [self.position() * own, *[0] * (x.shape.rank - 1)]
-        return self._replicas.cut(self._filled(x), begin, [own, *x.shape[1:]])
+        count = self._local_count(x.shape[0])
+        begin = [self.position() * count, *[0] * (x.shape.rank - 1)]
+        return self._replicas.cut(self._filled(x), begin, [count, *x.shape[1:]])
 
     def all_images(self, x: tf.Tensor, count: int) -> tf.Tensor:
         """Returns the results for all `count` images of the group, [count, ...], from each replica's own results."""
         return x if self.partitions == 1 else self._replicas.all_gather(x, groups=self.groups)[:count]
 
-    def _own(self, count: int) -> int:
+    def _local_count(self, count: int) -> int:
         return -(-count // self.partitions)
 
     def _filled(self, x: tf.Tensor) -> tf.Tensor:
         """Returns `x` padded with zero images, so that all replicas' shares have the same size."""
-        missing = self.partitions * self._own(x.shape[0]) - x.shape[0]
+        missing = self.partitions * self._local_count(x.shape[0]) - x.shape[0]
         return tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)]) if missing else x
 
     def global_average(self, x: tf.Tensor) -> tf.Tensor:
@@ -160,14 +160,14 @@ class Spatial:
         x = tf.repeat(x, 2, axis=2)[:, :, :columns]
         # Position p needs the rows from p * rows // 2 on and holds those from p * coarse on, which start no earlier.
         above = max(p * coarse - p * rows // 2 for p in range(self.partitions))
-        held = tf.concat([*self._above(x, above), x], axis=1)
+        extended = tf.concat([*self._above(x, above), x], axis=1)
         position = self.position()
         needed = (position * rows + np.arange(rows)) // 2 - position * coarse + above
         # The indices of rows that do not exist may lie past the end.
-        limit = held.shape[1] - 1
+        limit = extended.shape[1] - 1
         clip = np.clip if isinstance(position, int) else tf.clip_by_value
         needed = clip(needed, 0, limit)
-        return tf.ensure_shape(tf.gather(held, needed, axis=1), [x.shape[0], rows, *x.shape[2:]])
+        return tf.ensure_shape(tf.gather(extended, needed, axis=1), [x.shape[0], rows, *x.shape[2:]])
 
     def window(self, x: tf.Tensor, size: int, stride: int, padding: Padding, fill: float = 0.0) -> tf.Tensor:
         """Returns the rows and columns from which a "VALID" operation computes this replica's output rows.
@@ -187,9 +187,9 @@ class Spatial:
             return _pad(x, (top, bottom), (left, right), fill)
         window = Window.for_image(height, self.partitions, size, stride, top, bottom)
         self._remember(window.height, output_size(width, size, stride, left, right))
-        held = tf.concat([*self._above(x, window.above), x, *self._below(x, window.below)], axis=1)
+        extended = tf.concat([*self._above(x, window.above), x, *self._below(x, window.below)], axis=1)
         position = self.position()
-        needed = self._rows(held, self._start(window, held.shape[1], position), window.length)
+        needed = self._rows(extended, self._start(window, extended.shape[1], position), window.length)
         if fill or height < self.partitions * x.shape[1]:
             needed = _masked(needed, position * window.advance - top, height, fill)
         return _pad(needed, (0, 0), (left, right), fill)
@@ -207,9 +207,9 @@ class Spatial:
         replica has no rows of the image, the means are 0.
         """
         height, rows, channels = self.height(x), x.shape[1], x.shape[-1]
-        here = _clip(height - self.position() * rows, 0, rows)
-        share = tf.cast(here, x.dtype) / height
-        count = tf.cast(tf.maximum(here, 1) * (tf.size(x) // (virtual * rows * channels)), x.dtype)
+        real_rows = _clip(height - self.position() * rows, 0, rows)
+        share = tf.cast(real_rows, x.dtype) / height
+        count = tf.cast(tf.maximum(real_rows, 1) * (tf.size(x) // (virtual * rows * channels)), x.dtype)
         grouped = tf.reshape(self._real(x), [virtual, -1, *x.shape[1:]])
         sums = [tf.reduce_sum(one, axis=[1, 2, 3]) for one in (grouped, grouped * grouped)]
         return tf.stack(sums) / count, share
@@ -219,10 +219,10 @@ class Spatial:
     def _remember(self, height: int, width: int) -> int:
         """Remembers the height of an image of that size for parts of that shape; returns a replica's number of rows."""
         rows = rows_of(height, self.partitions)
-        known = self._heights.setdefault((rows, width), height)
-        if known != height:
+        earlier = self._heights.setdefault((rows, width), height)
+        if earlier != height:
             raise UserError(
-                f"spatial partitioning: parts of {rows} rows and {width} columns would be of images of {known} "
+                f"spatial partitioning: parts of {rows} rows and {width} columns would be of images of {earlier} "
                 f"and of {height} rows; use other partitions than {self.partitions}, or one Spatial for each"
             )
         return rows
@@ -232,8 +232,8 @@ class Spatial:
         if building():
             return 0
         replica = self._replicas.replica_id()
-        known = tf.get_static_value(replica)
-        return (replica if known is None else int(known)) % self.partitions
+        constant = tf.get_static_value(replica)
+        return (replica if constant is None else int(constant)) % self.partitions
 
     def _rows(self, x: tf.Tensor, start: int | tf.Tensor, count: int) -> tf.Tensor:
         """Returns x[:, start : start + count] with a static shape."""
@@ -247,11 +247,11 @@ class Spatial:
             return tf.ensure_shape(x[:, start : start + count], [None, count, *x.shape[2:]])
         return self._replicas.cut(x, [0, start, 0, 0], [x.shape[0], count, *x.shape[2:]])
 
-    def _start(self, window: Window, held: int, position: int | tf.Tensor) -> int | tf.Tensor:
+    def _start(self, window: Window, rows: int, position: int | tf.Tensor) -> int | tf.Tensor:
         """Index of the first needed row among the held and fetched rows."""
         start = window.above - window.top + (position * window.drift if window.drift else 0)
         # Positions without output rows may index past the end; nothing uses their result.
-        return _clip(start, 0, held - window.length)
+        return _clip(start, 0, rows - window.length)
 
     def _above(self, x: tf.Tensor, count: int) -> list[tf.Tensor]:
         """The `count` rows before this replica's, nearest last; zeros before the image."""

@@ -22,13 +22,13 @@ def shared_input(make: MakeDataset, partitions: int, replicas: Replicas) -> Make
       partitions: replicas of a group.
       replicas: the backend; it calls the result with its process's shard.
     """
-    here = replicas.num_replicas // replicas.num_processes
-    if here % partitions and partitions % here:
+    local = replicas.num_replicas // replicas.num_processes
+    if local % partitions and partitions % local:
         raise UserError(
-            f"config.partitions={partitions}: groups do not fit processes of {here} replicas; "
-            f"use a divisor or a multiple of {here}"
+            f"config.partitions={partitions}: groups do not fit processes of {local} replicas; "
+            f"use a divisor or a multiple of {local}"
         )
-    processes, copies = max(partitions // here, 1), min(partitions, here)
+    processes, copies = max(partitions // local, 1), min(partitions, local)
 
     def shared(shard: Shard) -> tf.data.Dataset:
         data = make(Shard(shard.index // processes, shard.count // processes))

@@ -18,9 +18,9 @@ def serve(run: Callable[[int], object], **about: object) -> None:
     """Prints `about`, then for each line "N" the seconds and processor seconds that `run(N)` takes."""
     print(json.dumps(about), flush=True)
     for line in sys.stdin:
-        began, used = time.perf_counter(), time.process_time()
+        began, processor_began = time.perf_counter(), time.process_time()
         run(int(line))
-        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - processor_began
         print(json.dumps({"seconds": seconds, "cpu_seconds": cpu_seconds}), flush=True)
 
 

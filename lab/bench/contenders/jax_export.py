@@ -25,25 +25,25 @@ def write(module: str, folder: Path, keywords: dict, platform: str = "tpu") -> N
     (folder / "train.mlir.bc").write_bytes(exported.mlir_module_serialized)
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(arguments)[0]]
     state = len(jax.tree.leaves(arguments[:donated]))
-    used = exported.module_kept_var_idx
+    arguments_used = exported.module_kept_var_idx
     program = {
         "name": "train",
         "file": "train.mlir.bc",
-        "inputs": [{"name": names[i], "role": "input"} for i in used if i >= state],
+        "inputs": [{"name": names[i], "role": "input"} for i in arguments_used if i >= state],
         "arguments": [
             {
                 "name": names[i],
                 "shape": list(exported.in_avals[i].shape),
                 "dtype": exported.in_avals[i].dtype.name,
             }
-            for i in used
+            for i in arguments_used
         ],
         # The step's first results are the new values of its first arguments.
         "results": [{"updates": names[i] if i < state else None} for i in range(len(exported.out_avals))],
     }
     manifest = {
         "num_replicas": 1,
-        "state": [{"name": names[i], "role": "state"} for i in used if i < state],
+        "state": [{"name": names[i], "role": "state"} for i in arguments_used if i < state],
         "constants": [],
         "programs": [program],
         "versions": {package: version(package) for package in ("jax", "flax", "optax")},

@@ -29,8 +29,8 @@ def train(weights: list, images: jax.Array, labels: jax.Array, key: jax.Array, s
     order = jax.random.permutation(key, COUNT)
 
     def step(weights: list, i: jax.Array) -> tuple:
-        mine = jax.lax.dynamic_slice(order, [i % (COUNT // BATCH) * BATCH], [BATCH])
-        loss, gradients = jax.value_and_grad(loss_of)(weights, images[mine], labels[mine])
+        rows = jax.lax.dynamic_slice(order, [i % (COUNT // BATCH) * BATCH], [BATCH])
+        loss, gradients = jax.value_and_grad(loss_of)(weights, images[rows], labels[rows])
         moved = [(k - RATE * (dk + DECAY * k), b - RATE * db) for (k, b), (dk, db) in zip(weights, gradients)]
         return moved, loss
 

@@ -96,8 +96,8 @@ def make_step(batch: int, optimizer: str = "sgd") -> tuple[Callable, tuple, int]
 
     def step(weights: Any, moments: Any, slots: Any, images: jax.Array, labels: jax.Array) -> tuple:
         gradient = jax.value_and_grad(loss_of, has_aux=True)
-        (loss, moments), found = gradient(weights, moments, images, labels)
-        updates, slots = rule.update(found, slots, weights)
+        (loss, moments), gradients = gradient(weights, moments, images, labels)
+        updates, slots = rule.update(gradients, slots, weights)
         return optax.apply_updates(weights, updates), moments, slots, loss
 
     return step, (weights, moments, jax.eval_shape(rule.init, weights), images, labels), 3

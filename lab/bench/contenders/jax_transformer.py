@@ -105,8 +105,8 @@ def make_step(
             real = (labels > 0).astype(jnp.float32)
             return jnp.sum(optax.softmax_cross_entropy(logits, targets) * real) / jnp.sum(real)
 
-        loss, found = jax.value_and_grad(loss_of)(weights)
-        updates, slots = optimizer.update(found, slots, weights)
+        loss, gradients = jax.value_and_grad(loss_of)(weights)
+        updates, slots = optimizer.update(gradients, slots, weights)
         return optax.apply_updates(weights, updates), slots, loss
 
     seed = jax.ShapeDtypeStruct((), jnp.int32)

@@ -7,6 +7,7 @@ samples regions once per bin, ours four times; its suppression keeps 512 candida
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -21,18 +22,25 @@ from maskrcnn.task import Task
 CLASSES, RATE, MOMENTUM, OBJECTS = 91, 1e-4, 0.9, 10
 
 
+@dataclasses.dataclass(frozen=True)
+class _AllTrained(Config):
+    """Trains the stem and the first stage, too, as the other contender does."""
+
+    freeze: ClassVar[bool] = False
+
+
 def ours(precision: str, batch: int, height: int, width: int) -> Run:
     """The fused loop of `python -m maskrcnn`; the frame has one orientation."""
-    config = Config(
+    config = _AllTrained(
         global_batch_size=batch,
         eval_batch_size=batch,
         precision=precision,
         replicas="single",
-        freeze=False,
+        short_side=height,
+        long_side=width,
         optimizer=Sgd(base_learning_rate=RATE, momentum=MOMENTUM),
         schedule=Constant(warmup_epochs=0),
     )
-    config = dataclasses.replace(config, padded_size=(height, width), short_side=height, long_side=width)
 
     class Resident(Task):
         """Trains on the other contender's noise."""
@@ -80,11 +88,11 @@ def official(precision: str, batch: int, height: int, width: int) -> Run:
     labeler = anchor.RpnAnchorLabeler()
     scores, codes = [], []
     for image in range(batch):
-        there = arrays["classes"][image] > 0
-        objects = tf.constant(arrays["boxes"][image][there])
-        found = labeler.label_anchors(boxes.multilevel_boxes, objects, tf.ones([there.sum(), 1]))
-        scores.append(found[0])
-        codes.append(found[1])
+        is_object = arrays["classes"][image] > 0
+        objects = tf.constant(arrays["boxes"][image][is_object])
+        targets = labeler.label_anchors(boxes.multilevel_boxes, objects, tf.ones([is_object.sum(), 1]))
+        scores.append(targets[0])
+        codes.append(targets[1])
     stacked = lambda parts: {k: tf.stack([p[k] for p in parts]) for k in parts[0]}  # noqa: E731
     labels = {
         "anchor_boxes": {k: tf.stack([v] * batch) for k, v in boxes.multilevel_boxes.items()},
@@ -107,9 +115,9 @@ def _objects(batch: int, height: int, width: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     low = rng.uniform(0, 0.6, [batch, 100, 2])
     high = low + rng.uniform(0.05, 0.4, low.shape)
-    there = np.arange(100) < OBJECTS
-    boxes = np.concatenate([low, high], -1) * [height, width, height, width] * there[:, None]
-    classes = np.where(there, rng.integers(1, CLASSES, [batch, 100]), 0)
+    is_object = np.arange(100) < OBJECTS
+    boxes = np.concatenate([low, high], -1) * [height, width, height, width] * is_object[:, None]
+    classes = np.where(is_object, rng.integers(1, CLASSES, [batch, 100]), 0)
     images = rng.integers(0, 256, [batch, height, width, 3])
     return {
         "image": images.astype(np.uint8),

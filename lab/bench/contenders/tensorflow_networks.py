@@ -149,7 +149,7 @@ def ssd(config: Any) -> Contender:
         x = L.ReLU()(conv(L.ReLU()(conv(x, squeeze, 1)), filters, 3, stride, pad))
         maps.append(x)
     values = 4 + config.num_classes
-    heads = [conv(x, n * values, 3, 1, 1) for x, n in zip(maps, config.anchors.per_cell)]
+    heads = [conv(x, n * values, 3, 1, 1) for x, n in zip(maps, config.sizes.per_cell)]
     join = L.Concatenate(axis=1, dtype="float32")
     model = tf_keras.Model(images, join([L.Reshape([-1, values])(head) for head in heads]))
 
@@ -275,9 +275,9 @@ PEERS = {f.__name__: f for f in (resnet, ssd, transformer, gnmt)}
 
 def make(name: str, manifest: str) -> tuple[Run, dict[str, object]]:
     """Returns (function that trains N steps, facts about the contender)."""
-    told = json.loads(manifest)
-    benchmark = told["benchmark"]
-    config = from_dict(importlib.import_module(f"{benchmark}.config").Config, told["config"])
+    content = json.loads(manifest)
+    benchmark = content["benchmark"]
+    config = from_dict(importlib.import_module(f"{benchmark}.config").Config, content["config"])
     task = importlib.import_module(f"{benchmark}.task").Task
     run, network = fused_loop(task, config) if name == "ours" else PEERS[benchmark](config)
     return run, {"version": tf.__version__, "parameters": parameters(network)}

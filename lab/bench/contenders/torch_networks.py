@@ -16,9 +16,8 @@ from torch import nn
 
 from lab.bench.contenders.torch_resnet import Bottleneck, branch, resnet50
 
-# ssd/config.py: numbers of strided and of unpadded feature maps, and of anchors per cell of each level.
-_LEVELS = {"published": (3, 2, (4, 6, 6, 6, 4, 4)), "tiny": (2, 1, (4, 6, 6, 4))}
-_LEVELS["small_objects"] = _LEVELS["tiny"]
+# ssd/config.py: anchors per cell of each level of the published network.
+_PER_CELL = (4, 6, 6, 6, 4, 4)
 Network = tuple[nn.Module, tuple[torch.Tensor, ...], Callable[[Any], torch.Tensor]]
 
 
@@ -71,25 +70,17 @@ class _Frames(nn.Module):
 
 
 def tsm_kinetics(manifest: dict, device: str) -> Network:
-    """TSM or TSN on ResNet-50."""
+    """TSM on ResNet-50."""
     config, batch = manifest["config"], manifest["batch"]["train"]
-    if (
-        config["model"] not in ("tsm", "tsn")
-        or config["width"] != 64
-        or list(config["blocks"]) != [3, 4, 6, 3]
-    ):
-        raise ValueError(
-            f"{config['model']} of width {config['width']}: only TSM and TSN of ResNet-50 are here"
-        )
+    if (config["model"], config["width"], list(config["blocks"])) != ("tsm", 64, [3, 4, 6, 3]):
+        raise ValueError(f"{config['model']} of width {config['width']}: only TSM of ResNet-50 is here")
     images, clips = resnet50(config["num_classes"]), manifest["programs"][0]["inputs"]
     count = next(a["shape"][1] for a in clips if a["name"].endswith("/frames"))
     labels = torch.arange(batch, device=device) % config["num_classes"]
-    if config["model"] == "tsm":
-        for i, layer in enumerate(images):
-            if isinstance(layer, Bottleneck):
-                images[i] = _Shifted(layer, count, 8)  # An eighth each way, as tsm_kinetics/config.py has it.
-    network = _Frames(images, count)
-    network = network.to(device, memory_format=torch.channels_last)
+    for i, layer in enumerate(images):
+        if isinstance(layer, Bottleneck):
+            images[i] = _Shifted(layer, count, 8)  # An eighth each way, as tsm_kinetics/config.py has it.
+    network = _Frames(images, count).to(device, memory_format=torch.channels_last)
     frames = _images(config, batch * count, device)
     return network, (frames,), lambda logits: F.cross_entropy(logits, labels)
 
@@ -127,9 +118,7 @@ class _SSD(nn.Module):
                 layers.append(_Basic(channels, w * 2**stage, stride if block == 0 else 1))
                 channels = w * 2**stage
         self.backbone = nn.Sequential(*layers)
-        strided, unpadded, per_cell = _LEVELS[config["levels"]]
-        sizes = [(4 * w, 8 * w, 2, 1)] * 2 + [(2 * w, 4 * w, 2, 1)] * strided
-        sizes = sizes[:strided] + [(2 * w, 4 * w, 1, 0)] * unpadded
+        sizes = [(4 * w, 8 * w, 2, 1)] * 2 + [(2 * w, 4 * w, 2, 1)] + [(2 * w, 4 * w, 1, 0)] * 2
         extras, maps = [], [channels]
         for squeeze, filters, stride, pad in sizes:
             extras.append(
@@ -144,7 +133,7 @@ class _SSD(nn.Module):
             maps.append(channels)
         self.extras = nn.ModuleList(extras)
         self.heads = nn.ModuleList(
-            nn.Conv2d(c, n * (4 + self.classes), 3, padding=1) for c, n in zip(maps, per_cell)
+            nn.Conv2d(c, n * (4 + self.classes), 3, padding=1) for c, n in zip(maps, _PER_CELL)
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,6 +147,8 @@ class _SSD(nn.Module):
 def ssd(manifest: dict, device: str) -> Network:
     """SSD-300 with the loss for given targets; leaves out the matching of boxes, which takes little time."""
     config, batch = manifest["config"], manifest["batch"]["train"]
+    if config["network"] != "published":
+        raise ValueError(f"config.network={config['network']}: only the published SSD is here")
     network = _SSD(config).to(device, memory_format=torch.channels_last)
     images = _images(config, batch, device)
     with torch.no_grad():

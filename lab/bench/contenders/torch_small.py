@@ -59,10 +59,10 @@ def classification(model: nn.Module, batch: int, optimizer: torch.optim.Optimize
         for _ in range(steps):
             if at + batch > 60000:
                 order, at = torch.randperm(60000, generator=generator), 0
-            mine = order[at : at + batch]
+            rows = order[at : at + batch]
             at += batch
             optimizer.zero_grad(set_to_none=True)
-            loss = nn.functional.cross_entropy(model(images[mine]), labels[mine])
+            loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
             loss.backward()
             optimizer.step()
         return float(loss)

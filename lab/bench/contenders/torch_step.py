@@ -79,12 +79,12 @@ def runner(manifest: dict, layout: str | None) -> tuple[Callable[[int], None], i
 
 def make(manifest: str) -> tuple[Callable[[int], None], dict[str, object]]:
     """Returns (function that runs N steps in the faster layout, facts about the contender)."""
-    told, seconds = json.loads(manifest), {}
-    if told["benchmark"] in ("gnmt", "transformer"):  # Tokens have one layout.
-        run, parameters = runner(told, None)
+    content, seconds = json.loads(manifest), {}
+    if content["benchmark"] in ("gnmt", "transformer"):  # Tokens have one layout.
+        run, parameters = runner(content, None)
         return run, {"version": torch.__version__, "parameters": parameters}
     for layout in LAYOUTS:
-        run, _ = runner(told, layout)
+        run, _ = runner(content, layout)
         run(1)
         began = time.perf_counter()
         run(1)
@@ -92,6 +92,6 @@ def make(manifest: str) -> tuple[Callable[[int], None], dict[str, object]]:
         del run
         gc.collect()
     best = min(seconds, key=seconds.get)
-    run, parameters = runner(told, best)
+    run, parameters = runner(content, best)
     about = {"version": torch.__version__, "parameters": parameters}
     return run, {**about, "layout": best, "layouts": seconds}

@@ -30,13 +30,13 @@ def stages(plan: Plan) -> Iterator[Stage]:
     yield plan.llama()
     yield plan.compiles_and_checks()
     yield plan.steps()
-    here = {name for name in ("torch", "flax", "tensorflow") if importlib.util.find_spec(name)}
-    if "torch" in here:
+    installed = {name for name in ("torch", "flax", "tensorflow") if importlib.util.find_spec(name)}
+    if "torch" in installed:
         yield plan.eager()
     for stage in plan.compiled_peers():
-        if stage.rows and stage.rows[0].job["job"].partition("_")[0] in here:
+        if stage.rows and stage.rows[0].job["job"].partition("_")[0] in installed:
             yield stage
-    if "tensorflow" in here:
+    if "tensorflow" in installed:
         yield from plan.training()
 
 
@@ -57,8 +57,8 @@ def measure(plan: Plan, report: Report, deadline: float, only: list[str]) -> Non
         more = {"flags": row.flags} if row.flags else {}
         report.add(row.name, {**result, **more})
         ceilings = report.rows.get("ceilings", {})
-        left = f"[{max(0.0, deadline - time.monotonic()):4.0f} s left]"
-        print(left, line(row.name, with_floor(report.rows[row.name], ceilings)), flush=True)
+        remaining = f"[{max(0.0, deadline - time.monotonic()):4.0f} s left]"
+        print(remaining, line(row.name, with_floor(report.rows[row.name], ceilings)), flush=True)
 
     left_out = []
     for stage in stages(plan):

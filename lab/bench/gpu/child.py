@@ -87,9 +87,9 @@ class Hits:
         import jax
 
         self.count = 0
-        jax.monitoring.register_event_listener(self._heard)
+        jax.monitoring.register_event_listener(self._on_event)
 
-    def _heard(self, event: str, **_: Any) -> None:
+    def _on_event(self, event: str, **_: Any) -> None:
         self.count += event == "/jax/compilation_cache/cache_hits"
 
 
@@ -143,10 +143,10 @@ class Child:
         for line in self._process.stdout:
             if not line.startswith("{"):
                 continue
-            told = json.loads(line)
-            if "at" in told:
-                self._at, self._since = told["at"], time.monotonic()
-            self.result = told.get("result", self.result)
+            message = json.loads(line)
+            if "at" in message:
+                self._at, self._since = message["at"], time.monotonic()
+            self.result = message.get("result", self.result)
 
     def ended(self, deadline: float) -> bool:
         """Whether the process has ended; ends it when its phase or the whole time is over."""
@@ -166,7 +166,7 @@ class Child:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def found(self) -> dict[str, Any]:
+    def outcome(self) -> dict[str, Any]:
         """Returns the row's figures and seconds, or {"error": ...}, or {"cut": True} if the time was over."""
         result = self.result
         if result is None:
@@ -189,7 +189,7 @@ def _message(errors: str, status: int) -> str:
 def run(
     rows: Iterable[Row], at_a_time: int, deadline: float, done: Callable[[Row, dict], None], python: str = ""
 ) -> None:
-    """Runs the rows in order, `at_a_time` together, and calls `done(row, found)` as each ends.
+    """Runs the rows in order, `at_a_time` together, and calls `done(row, outcome)` as each ends.
 
     At `deadline` (of time.monotonic) it ends running rows and starts no more.
     """
@@ -200,7 +200,7 @@ def run(
                 running.append(Child(waiting.pop(0), python or sys.executable))
             for child in [child for child in running if child.ended(deadline)]:
                 running.remove(child)
-                done(child.row, child.found())
+                done(child.row, child.outcome())
             if not running and time.monotonic() >= deadline:
                 return
             time.sleep(_LOOK_SECONDS)

@@ -10,8 +10,9 @@ import numpy as np
 from common.distributed import pjrt_program
 from common.export import rules
 from lab.bench.gpu.child import Turn, jax_of
-from lab.bench.gpu.networks import Prepared, exported_step
+from lab.bench.gpu.networks import exported_step
 from lab.bench.harness import figures
+from lab.bench.harness.replayed import Replay
 
 # Of the gradients, relative to their norm, between two orders of bfloat16 sums: 2^-8 for each rounding, of which a
 # path through two layers has some ten that are independent.
@@ -20,13 +21,10 @@ TOLERANCE = 0.02
 LOSS_TOLERANCE = 0.05
 
 
-class Random(Prepared):
+class Random(Replay):
     """A replay whose arguments the device makes, because they are larger than the host."""
 
-    def __init__(self, folder: Path, manifest: dict, program: dict):
-        super().__init__(folder, manifest, program, values=False)
-
-    def place(self) -> None:
+    def reset(self) -> None:
         import jax
 
         self.buffers.clear()
@@ -55,8 +53,8 @@ class Random(Prepared):
 
     def first_moments(self) -> dict[str, Any]:
         """Returns AdamW's first moments on the device; after one step, a tenth of the clipped gradient."""
-        named = zip(self.program["arguments"], self.buffers)
-        return {a["name"]: b for a, b in named if a["name"].endswith("/m")}
+        pairs = zip(self.program["arguments"], self.buffers)
+        return {a["name"]: b for a, b in pairs if a["name"].endswith("/m")}
 
 
 def _loss(replay: Random) -> float:
@@ -71,20 +69,20 @@ def attention(job: dict, turn: Turn) -> dict[str, Any]:
         replay = Random(*exported_step({"export": export}, values=False))
         with turn.together():
             replay.compile()
-            replay.place()
+            replay.reset()
             losses.append(_loss(replay))
             moments.append({name: np.asarray(x) for name, x in replay.first_moments().items()})
             replay.buffers.clear()
-    apart = {
+    errors = {
         name: float(np.linalg.norm(one - moments[1][name]) / np.linalg.norm(one))
         for name, one in moments[0].items()
     }
-    worst = max(apart, key=lambda name: apart[name] if math.isfinite(apart[name]) else math.inf)
+    worst = max(errors, key=lambda name: errors[name] if math.isfinite(errors[name]) else math.inf)
     return {
         "forms": [Path(job[part]).name for part in ("export", "other")],
         "losses": losses,
-        "gradient_error": {"relative": apart[worst], "of": worst},
-        "equal": apart[worst] <= TOLERANCE and abs(losses[0] - losses[1]) <= TOLERANCE,
+        "gradient_error": {"relative": errors[worst], "of": worst},
+        "equal": errors[worst] <= TOLERANCE and abs(losses[0] - losses[1]) <= TOLERANCE,
     }
 
 
@@ -95,7 +93,7 @@ def full_step(job: dict, turn: Turn) -> dict[str, Any]:
     with turn.together():
         replay.compile()
     with turn.alone():
-        replay.place()
+        replay.reset()
         losses = [_loss(replay) for _ in range(2)]
         seconds = replay.time(0, job.get("steps", 10), 1)
         row = figures.speed(replay, seconds, figures.peak_of(jax.devices()[0], replay.manifest["precision"]))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from common.distributed import pjrt_program
-from common.export import rules
 from lab.bench.gpu.child import Hits, Turn, jax_of
 from lab.bench.harness import figures
 from lab.bench.harness.replayed import Replay
@@ -35,9 +34,9 @@ def ceilings(job: dict, turn: Turn) -> dict[str, Any]:
         # float32: 4 bytes per element. A copy could use ones, but a product of zeros or ones runs faster.
         words = jnp.asarray(random.integers(0, 1 << 30, 1 << 20, np.int32))
         words = jnp.tile(words, length >> 20)
-        left, right = (jnp.asarray(x).astype(jnp.bfloat16) for x in sides)
+        first, second = (jnp.asarray(x).astype(jnp.bfloat16) for x in sides)
         copy_seconds = _seconds(lambda: copied(words), repeats)
-        product_seconds = _seconds(lambda: product(left, right), repeats)
+        product_seconds = _seconds(lambda: product(first, second), repeats)
         stats = device.memory_stats() or {}
     return {
         "platform": device.platform,
@@ -66,28 +65,9 @@ def _seconds(call: Callable[[], Any], repeats: int) -> float:
 class Prepared(Replay):
     """A replay that makes its arguments' first values before it compiles, so that the card never waits for them."""
 
-    def __init__(self, folder: Path, manifest: dict, program: dict, values: bool = True):
-        stored = np.load(folder / "arrays.npz")
-        about = {a["name"]: a for a in [*manifest["state"], *manifest["constants"], *program["inputs"]]}
-        self._values = {
-            a["name"]: rules.make(
-                about[a["name"]]["rule"], about[a["name"]]["shape"], about[a["name"]]["dtype"], stored
-            )
-            for a in program["arguments"]
-            if values
-        }
-        self._start = folder, manifest, program
-
-    def compile(self) -> None:
-        """Compiles the program or takes it from jax's cache."""
-        super().__init__(*self._start)
-
-    def reset(self) -> None:
-        """Does nothing; `place` does the work, because the job must not use the card's memory while it compiles."""
-
-    def place(self) -> None:
-        """Puts the arguments' first values on the card."""
-        super().reset()
+    def __init__(self, folder: Path, manifest: dict, program: dict):
+        super().__init__(folder, manifest, program)
+        self._values = {a["name"]: super(Prepared, self)._first(a["name"]) for a in program["arguments"]}
 
     def _first(self, name: str, replica: int = 0) -> Any:
         return self._values[name]
@@ -108,13 +88,13 @@ def exported_step(job: dict, values: bool = True) -> tuple[Path, dict, dict]:
 def compile(job: dict, turn: Turn) -> dict[str, Any]:  # noqa: A001, the job's name
     """Compiles a step into jax's cache, possibly beside other compiling jobs; returns what it launches and moves."""
     jax_of(job)
-    prepared, hits = Prepared(*exported_step(job), values=False), Hits()
+    replay, hits = Replay(*exported_step(job)), Hits()
     with turn.together():
-        prepared.compile()
+        replay.compile()
     return {
-        "compile_seconds": prepared.compile_seconds,
+        "compile_seconds": replay.compile_seconds,
         "from_cache": hits.count > 0,
-        **launches.launches(hlo.Program(prepared.compiled.as_text())),
+        **launches.launches(hlo.Program(replay.compiled.as_text())),
     }
 
 
@@ -127,7 +107,6 @@ def check(job: dict, turn: Turn) -> dict[str, Any]:
         prepared = Prepared(folder, manifest, program)
         with turn.together():
             prepared.compile()
-            prepared.place()
             report = {"program": program["name"], "chooses": manifest["chooses"], **prepared.check()}
         report["differs"] = figures.verdict(report, manifest["precision"], False, None)
         row["programs"].append(report)
@@ -146,7 +125,7 @@ def step(job: dict, turn: Turn) -> dict[str, Any]:
     with turn.together():
         prepared.compile()
     with turn.alone():
-        prepared.place()
+        prepared.reset()
         losses = [float(pjrt_program.first(prepared.step()[0])) for _ in range(3)]
         seconds = _timed(prepared, job)
         row = figures.speed(prepared, seconds, figures.peak_of(jax.devices()[0], manifest["precision"]))

@@ -48,23 +48,20 @@ class Plan:
         self._steps = {"steps": 2, "rounds": 2, "seconds_of_round": 0.2} if quick else {}
         self._cores = os.cpu_count() or 1
         self._quick = quick
-        self.full, self.small = (self._named(kind) for kind in ("full", "small"))
+        self.full, self.small = (self._export_names(kind) for kind in ("full", "small"))
 
-    def _named(self, kind: str) -> list[str]:
+    def _export_names(self, kind: str) -> list[str]:
         """Returns the names of a kind's exports; those that take longest to compile come first."""
-        found = sorted(path.parent.name for path in (self._exports / kind).glob("*/manifest.json"))
+        names = sorted(path.parent.name for path in (self._exports / kind).glob("*/manifest.json"))
         first = ("transformer", "maskrcnn", "gnmt", "ssd", "resnet", "tsm_kinetics")
-        return sorted(found, key=lambda name: first.index(name) if name in first else len(first))
+        return sorted(names, key=lambda name: first.index(name) if name in first else len(first))
 
     def _row(self, name: str, job: str, seconds: float, **more: Any) -> Row:
-        own = {key: more.pop(key) for key in ("flags", "environment") if key in more}
-        return Row(name, {"job": job, **self._common, **more}, seconds, **own)
+        settings = {key: more.pop(key) for key in ("flags", "environment") if key in more}
+        return Row(name, {"job": job, **self._common, **more}, seconds, **settings)
 
     def _of_export(self, name: str, job: str, kind: str, network: str, seconds: float, **more: Any) -> Row:
         return self._row(name, job, seconds, export=str(self._exports / kind / network), **more)
-
-    def _step(self, name: str, network: str, **more: Any) -> Row:
-        return self._of_export(name, "step", "full", network, _STEP, **(self._steps | more))
 
     def ceilings(self) -> Stage:
         """Measures the card's limits."""
@@ -72,15 +69,17 @@ class Plan:
 
     def llama(self) -> Stage:
         """Llama 3.1 8B: fused attention beside plain, then ten steps of the full network."""
-        exports = {name: str(self._exports / "llama" / name) for name in self._named("llama")}
-        own: dict[str, Any] = {"environment": {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.98"}}
+        exports = {name: str(self._exports / "llama" / name) for name in self._export_names("llama")}
+        settings: dict[str, Any] = {"environment": {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.98"}}
         rows = []
         if {"fused", "plain"} <= exports.keys():
             two = {"export": exports["fused"], "other": exports["plain"]}
-            rows.append(self._row("llama/attention", "attention", _CHECK, **two, **own))
+            rows.append(self._row("llama/attention", "attention", _CHECK, **two, **settings))
         if "full" in exports:
             rows.append(
-                self._row("llama/step", "full_step", _COMPILE, export=exports["full"], **self._steps, **own)
+                self._row(
+                    "llama/step", "full_step", _COMPILE, export=exports["full"], **self._steps, **settings
+                )
             )
         return Stage("Llama 3.1 8B", rows, 1)
 
@@ -93,7 +92,8 @@ class Plan:
 
     def steps(self) -> Stage:
         """Full-size steps. Those that compile fastest come first, so that early rows exist if the time runs out."""
-        rows = [self._step(f"step/{n}", n) for n in reversed(self.full)]
+        names = reversed(self.full)
+        rows = [self._of_export(f"step/{n}", "step", "full", n, _STEP, **self._steps) for n in names]
         return Stage("steps", rows, _AHEAD)
 
     def eager(self) -> Stage:
@@ -130,14 +130,14 @@ class Plan:
         }
         # A minute at 7,000 images/s.
         sizes: dict[str, Any] = {"steps": 800, "images": PHOTOGRAPHS, "batch": 256}
-        given = list(_LOOP)
+        arguments = list(_LOOP)
         if self._quick:
             sizes = {"steps": 2, "images": 64, "batch": 8}
-            given += ["--config.width=8", "--config.image_size=32", "--config.batch_norm_span=8"]
-            given += ["--config.global_batch_size=8", "--config.eval_batch_size=8"]
+            arguments += ["--config.width=8", "--config.image_size=32", "--config.batch_norm_span=8"]
+            arguments += ["--config.global_batch_size=8", "--config.eval_batch_size=8"]
         data, loops = self._exports / "photographs", []
         for name, cache in (("photographs", "encoded"), ("decoded", "decoded")) if data.is_dir() else ():
-            loop = {"arguments": [*given, f"--config.data.cache={cache}"], "data": str(data), **sizes}
+            loop = {"arguments": [*arguments, f"--config.data.cache={cache}"], "data": str(data), **sizes}
             loops.append(self._row(f"loop/{name}", "loop", _TRAIN, **loop, **more))
         yield Stage("ResNet-50 fed with photographs", loops, 1)
         rows = [

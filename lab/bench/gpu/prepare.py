@@ -125,34 +125,34 @@ def run() -> None:
     parser.add_argument("folder", type=Path, help="gets exports.tar.xz")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="as full/resnet or small; default: all")
     options = parser.parse_args()
-    known = [(kind, name) for kind, rows in KINDS.items() for name in rows]
-    chosen = [
+    names = [(kind, name) for kind, rows in KINDS.items() for name in rows]
+    selection = [
         (kind, name)
-        for kind, name in known
+        for kind, name in names
         if options.only is None or {kind, f"{kind}/{name}"} & set(options.only)
     ]
-    if not chosen:
-        raise UserError(f"--only={' '.join(options.only)}: known are {', '.join('/'.join(x) for x in known)}")
-    failed = made(chosen, options.folder)
+    if not selection:
+        raise UserError(f"--only={' '.join(options.only)}: known are {', '.join('/'.join(x) for x in names)}")
+    errors = export_all(selection, options.folder)
     photographs(options.folder / "photographs")
     archive = options.folder / ARCHIVE
     pack(options.folder, archive)
     print(f"{archive}: {archive.stat().st_size / 1e6:.1f} MB")
-    if failed:
-        raise UserError(f"{len(failed)} of {len(chosen)} exports failed: {'; '.join(failed)}")
+    if errors:
+        raise UserError(f"{len(errors)} of {len(selection)} exports failed: {'; '.join(errors)}")
 
 
-def made(chosen: list[tuple[str, str]], folder: Path) -> list[str]:
+def export_all(selection: list[tuple[str, str]], folder: Path) -> list[str]:
     """Makes exports in `folder`; returns the errors of those that failed."""
-    failed = []
-    for kind, name in chosen:
+    errors = []
+    for kind, name in selection:
         shutil.rmtree(folder / kind / name, ignore_errors=True)
         try:
             print(f"{kind}/{name}: {export(kind, name, folder):.0f} s", flush=True)
         except UserError as error:
-            failed.append(str(error))
+            errors.append(str(error))
             print(error, flush=True)
-    return failed
+    return errors
 
 
 if __name__ == "__main__":

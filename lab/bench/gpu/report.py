@@ -55,26 +55,26 @@ class Report:
 
     def _read(self) -> None:
         try:
-            there = json.loads(self._path.read_text(encoding="utf-8"))
-            self.rows = dict(there["rows"])
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            self.rows = dict(content["rows"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"--out={self._path}: {error}; no file of lab.bench.gpu, name another") from error
         for key in ("nvidia_smi", "format"):
-            if there.get(key) != self._about[key]:
+            if content.get(key) != self._about[key]:
                 raise UserError(
-                    f"--out={self._path}: has {key} {there.get(key)}, here {self._about[key]}; name another"
+                    f"--out={self._path}: has {key} {content.get(key)}, here {self._about[key]}; name another"
                 )
         # TensorFlow may be installed by now.
-        self._about["versions"] = {**there["versions"], **self._about["versions"]}
-        self._about["date"] = there["date"]
+        self._about["versions"] = {**content["versions"], **self._about["versions"]}
+        self._about["date"] = content["date"]
 
     def done(self, name: str) -> bool:
         """Whether the row has figures; a row with an error is tried again."""
         return name in self.rows and "error" not in self.rows[name]
 
-    def add(self, name: str, found: Mapping[str, Any]) -> None:
+    def add(self, name: str, row: Mapping[str, Any]) -> None:
         """Adds a row and writes the file."""
-        self.rows[name] = dict(found)
+        self.rows[name] = dict(row)
         self.write()
 
     def write(self) -> None:
@@ -125,8 +125,8 @@ def line(name: str, row: Mapping[str, Any]) -> str:
         worst, word = row["gradient_error"], "equal" if row["equal"] else "DIFFERS"
         return f"{name:36} {word}: gradients {worst['relative']:.2g} ({worst['of']}), losses {row['losses']}"
     if "tokens_per_second" in row:
-        used = row["model_flops_utilization"]
-        share = f", {used:.1%} of the peak" if used else ""
+        utilization = row["model_flops_utilization"]
+        share = f", {utilization:.1%} of the peak" if utilization else ""
         peak = row["device_memory"].get("peak_bytes_in_use_gb")
         memory = f", {peak:.1f} GB at most" if peak else ""
         return f"{name:36} {row['ms']:9.2f} ms, {row['tokens_per_second']:,.0f} tokens/s{share}{memory}"

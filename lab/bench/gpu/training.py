@@ -53,8 +53,8 @@ def loop(job: dict, turn: Turn) -> dict[str, Any]:
     with turn.alone():
         log, seconds = _run("resnet", flags, folder / "results")
     began = [e["time_ms"] for e in log if e["key"] == "block_start"]
-    trained = [e["time_ms"] for e in log if e["key"] == "eval_start"]
-    rates = [job["steps"] * batch / (end - start) * 1000 for start, end in zip(began, trained)]
+    block_ends = [e["time_ms"] for e in log if e["key"] == "eval_start"]
+    rates = [job["steps"] * batch / (end - start) * 1000 for start, end in zip(began, block_ends)]
     first, examples = _time(log, "init_start"), _BLOCKS * job["steps"] * batch
     return {
         "images_per_second": rates[-1],

@@ -1,27 +1,20 @@
 """Runs `python -m mnist FLAGS` and fails when lab/bench/faults.py asks: python -m lab.bench.harness.faulty FLAGS
 
-SIGUSR1 raises an exception in the main thread; SIGUSR2 delays every batch from then on. Of real-time signals, `STALL`
-holds the next batch for good, `CLOCK` sets the wall clock that Python reads back by an hour, and `FLIP` flips a bit of
-a weight before the next steps.
+Of real-time signals, `RAISE` raises an exception in the main thread, `STALL` holds the next batch, `CLOCK` sets
+the wall clock that Python reads back by an hour, and `FLIP` flips a bit of a weight before the next steps.
 """
 
 import signal
 import time
 from typing import Any
 
-LATE_SECONDS = 0.3
-STALL, CLOCK, FLIP = (signal.SIGRTMIN + i for i in (3, 4, 5))
+RAISE, STALL, CLOCK, FLIP = (signal.SIGRTMIN + i for i in (2, 3, 4, 5))
 _late = 0.0
 _flips: list[bool] = []
 
 
 def _raise(*_: Any) -> None:
     raise ArithmeticError("an injected fault")
-
-
-def _delay(*_: Any) -> None:
-    global _late
-    _late = LATE_SECONDS
 
 
 def _stall(*_: Any) -> None:
@@ -67,8 +60,7 @@ def _slowed(train_input: Any) -> Any:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR1, _raise)
-    signal.signal(signal.SIGUSR2, _delay)
+    signal.signal(RAISE, _raise)
     signal.signal(STALL, _stall)
     signal.signal(CLOCK, _set_clock)
     signal.signal(FLIP, lambda *_: _flips.append(True))

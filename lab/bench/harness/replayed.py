@@ -14,7 +14,7 @@ from common.export import rules
 
 
 class Replay:
-    """A program of an export, compiled for the devices of its replicas, with its buffers there.
+    """A program of an export, which `compile` compiles for the devices of its replicas, with its buffers there.
 
     Attributes:
       buffers: the arguments, as jax arrays.
@@ -22,30 +22,32 @@ class Replay:
     """
 
     def __init__(self, folder: Path, manifest: dict, program: dict):
-        import jax
-
         self.manifest, self.program = manifest, program
-        self._stored = np.load(folder / "arrays.npz")
+        self._folder, self._stored = folder, np.load(folder / "arrays.npz")
         described = [*manifest["state"], *manifest["constants"], *program["inputs"]]
         self._about = {a["name"]: a for a in described}
         names = [a["name"] for a in program["arguments"]]
         updates = [r["updates"] for r in program["results"]]
-        donated = {names.index(name): i for i, name in enumerate(updates) if name}
+        self._updates = [(i, names.index(name)) for i, name in enumerate(updates) if name]
         self._count = manifest["num_replicas"]
+        self.buffers: list[Any] = []
+        self.last_outputs: dict[str, np.ndarray] = {}
+
+    def compile(self) -> None:
+        """Compiles the program for the first devices, or takes it from jax's cache."""
+        import jax
+
+        program = self.program
         self._placement = pjrt_program.Placement(jax.devices()[: self._count])
         kinds = {part: [(a["shape"], a["dtype"]) for a in program[part]] for part in ("arguments", "results")}
-        artifact = (folder / program["partitioned_file" if self._count > 1 else "file"]).read_bytes()
+        donated = {argument: result for result, argument in self._updates}
+        artifact = (self._folder / program["partitioned_file" if self._count > 1 else "file"]).read_bytes()
         began = time.perf_counter()
         self.compiled = pjrt_program.OnDevices(artifact, self._placement, **kinds, donated=donated)
         self.compile_seconds = time.perf_counter() - began
-        self._written = [(i, names.index(name)) for i, name in enumerate(updates) if name]
-        self.buffers: list[Any] = []
-        self.last_outputs: dict[str, np.ndarray] = {}
-        self.reset()
 
     def reset(self) -> None:
         """Puts the arguments' first values on the device, as made by their rules."""
-
         self.buffers.clear()
         for argument in self.program["arguments"]:
             values = [self._first(argument["name"], replica) for replica in range(self._count)]
@@ -64,19 +66,20 @@ class Replay:
     def step(self) -> list[Any]:
         """Runs one call; updated values replace the old ones in the same memory."""
         results = self.compiled(*self.buffers)
-        for result, argument in self._written:
+        for result, argument in self._updates:
             self.buffers[argument] = results[result]
         return results
 
     def check(self) -> dict[str, Any]:
-        """Compares the first steps, or the evaluation, with the reference's."""
+        """Compares the first steps, or the evaluation, from the first values on, with the reference's."""
+        self.reset()
         expected = self.program["reference"] or {}
         if self.program["kind"] == "eval":
             results = zip(self.program["results"], self.step())
-            found = {r["name"]: self._output(r["name"], x) for r, x in results if not r["updates"]}
-            self.last_outputs = found
+            outputs = {r["name"]: self._output(r["name"], x) for r, x in results if not r["updates"]}
+            self.last_outputs = outputs
             report: dict[str, Any] = {
-                "outputs": {name: rules.digest(x, rules.key_of(name)) for name, x in found.items()}
+                "outputs": {name: rules.digest(x, rules.key_of(name)) for name, x in outputs.items()}
             }
             if expected:
                 errors = {n: rules.distance(report["outputs"][n], d) for n, d in expected["outputs"].items()}

@@ -77,20 +77,16 @@ def alternate(
     return results
 
 
-def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
-    """Returns the median over rounds of their seconds over ours in the same round."""
-    return statistics.median(t / o for t, o in zip(theirs, ours, strict=True))
-
-
 def rows_of(times: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
-    """Returns {contender: median seconds, each round's seconds, and the median ratio to "ours"}."""
+    """Returns {contender: median seconds, each round's seconds, and the median ratio to "ours" in the same round}."""
+    ours = times[OURS]
     return {
         name: {
-            "seconds": statistics.median(own),
-            "rounds_seconds": [round(t, 4) for t in own],
-            "ratio_to_ours": ratio(own, times[OURS]),
+            "seconds": statistics.median(series),
+            "rounds_seconds": [round(t, 4) for t in series],
+            "ratio_to_ours": statistics.median(t / o for t, o in zip(series, ours, strict=True)),
         }
-        for name, own in times.items()
+        for name, series in times.items()
     }
 
 
@@ -103,9 +99,9 @@ def compare(commands: Mapping[str, Sequence[str]], steps: int, rounds: int) -> d
     for contender in contenders:
         contender.times(min(steps, _WARM_UP))  # Traces, compiles, warms up.
     times = alternate({c.name: functools.partial(c.times, steps) for c in contenders}, rounds)
-    rows = rows_of({name: [t.seconds for t in own] for name, own in times.items()})
+    rows = rows_of({name: [t.seconds for t in series] for name, series in times.items()})
     for contender in contenders:
         contender.close()
-        used = statistics.median(t.cpu_seconds for t in times[contender.name])
-        rows[contender.name] |= {"cpu_seconds": used, **contender.about}
+        cpu_seconds = statistics.median(t.cpu_seconds for t in times[contender.name])
+        rows[contender.name] |= {"cpu_seconds": cpu_seconds, **contender.about}
     return rows

@@ -20,27 +20,24 @@ _INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bf16", "avx512f
 
 
 def head(*packages: str) -> dict[str, Any]:
-    """Returns the date, and the `machine` with the versions of `packages`."""
-    return {"date": datetime.date.today().isoformat(), "machine": machine(*packages)}
+    """Returns the date, and of the machine: processor, fastest instructions, cores, load averages, and versions.
 
-
-def machine(*packages: str) -> dict[str, Any]:
-    """Returns processor, fastest instructions, cores, load averages (1, 5, 15 minutes) before the run, and versions.
-
+    The load averages are those of 1, 5 and 15 minutes before the run. The cores are those that this process may use.
     Versions are those of Python, TensorFlow, Keras and `packages`, without packages that are not installed.
     """
     cpu, flags = platform.processor(), cpu_flags()
     if Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
-    return {
+    machine = {
         "cpu": cpu,
         "instructions": next((name for flag, name in _INSTRUCTIONS.items() if flag in flags), ""),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "load_before": os.getloadavg(),
         "python": platform.python_version(),
         **machine_tools.versions("tensorflow", "tf-keras", *packages),
     }
+    return {"date": datetime.date.today().isoformat(), "machine": machine}
 
 
 def write(result: Mapping[str, Any], output: Path) -> None:
@@ -69,9 +66,6 @@ def left_out(interpreters: Mapping[str, str], peers: Sequence[str]) -> None:
         print(f"left out: {', '.join(missing)} (give {flags})", flush=True)
 
 
-QUICK = "one small round, to see that everything runs; writes nothing"
-
-
 def parser(doc: str | None, output: str | None = None, rounds: int | None = None) -> argparse.ArgumentParser:
     """Returns a parser with `--rounds` and `--output`, a file in lab/bench/results/, if their defaults are given.
 
@@ -95,8 +89,3 @@ def with_folder(parser: argparse.ArgumentParser, meaning: str) -> argparse.Names
         print(f"nothing to do: name {meaning}")
         sys.exit(0)
     return options
-
-
-def add_quick(parser: argparse.ArgumentParser) -> None:
-    """Adds `--quick`."""
-    parser.add_argument("--quick", action="store_true", help=QUICK)

@@ -5,15 +5,12 @@ import contextlib
 import functools
 import importlib
 import io
-import json
 import logging
 import pkgutil
 import re
 import signal
 import types
 from collections.abc import Callable, Iterator
-from hashlib import sha256
-from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,12 +64,12 @@ def make_fast(replace: Callable[..., Any] = setattr) -> None:
     for name in ("eval", "exec"):
         run = getattr(builtins, name)
 
-        def kept(source, *names, run=run, mode=name):
+        def cached(source, *names, run=run, mode=name):
             return run(compiled(source, "<string>", mode), *names)
 
-        replace(mlp_compliance, name, kept, *(() if replace is setattr else (False,)))
-    for found in pkgutil.iter_modules(mlp_parser.__path__):
-        parser = importlib.import_module(f"{mlp_parser.__name__}.{found.name}")
+        replace(mlp_compliance, name, cached, *(() if replace is setattr else (False,)))
+    for module in pkgutil.iter_modules(mlp_parser.__path__):
+        parser = importlib.import_module(f"{mlp_parser.__name__}.{module.name}")
         if isinstance(getattr(parser, "re", None), types.ModuleType):
             replace(parser, "re", Lines(parser.re))
 
@@ -93,14 +90,14 @@ def verdict(
     logging.disable(logging.CRITICAL)
     signal.alarm(seconds)
     try:
-        passed = checker.check_file(str(path), config or f"training_{ruleset}/common.yaml")
+        passes = checker.check_file(str(path), config or f"training_{ruleset}/common.yaml")
     except Exception as error:
         return "crash", [repr(error)]
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
         logging.disable(disabled)
-    return "pass" if passed else "fail", [*checker.overwritable.values(), *checker.not_overwritable]
+    return "pass" if passes else "fail", [*checker.overwritable.values(), *checker.not_overwritable]
 
 
 class Stock(NamedTuple):
@@ -108,45 +105,6 @@ class Stock(NamedTuple):
 
     verdict: str
     message: str
-
-
-class Verdicts:
-    """The stock checker's verdicts, in a file of JSON lines, or in memory alone if `path` is None.
-
-    The key is a log's content, its rule file, the version.
-    """
-
-    def __init__(self, path: Path | None = None):
-        self._path = path
-        self._known: dict[tuple, Stock] = {}
-        if path is not None and path.is_file():
-            rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            self._known = {tuple(key): Stock(*verdict) for key, verdict in rows}
-
-    @staticmethod
-    def _key(path: str, config: str) -> tuple[str, str, str]:
-        return sha256(Path(path).read_bytes()).hexdigest(), config, version("mlperf-logging")
-
-    def get(self, path: str, config: str) -> Stock | None:
-        """Returns the known verdict on a log."""
-        return self._known.get(self._key(path, config))
-
-    def add(self, path: str, config: str, verdict: Stock) -> None:
-        """Appends a verdict that is not in the file."""
-        key = self._key(path, config)
-        if key not in self._known:
-            self._known[key] = verdict
-            if self._path is not None:
-                with open(self._path, "a", encoding="utf-8") as file:
-                    file.write(json.dumps([key, verdict]) + "\n")
-
-    def verdict(self, path: str, ruleset: str) -> Stock:
-        """Returns the verdict on a log by a round's common rules, as the tools for trees take them."""
-        config = f"training_{ruleset}/common.yaml"
-        if (known := self.get(path, config)) is None:
-            known = judged(path, ruleset, config)
-            self.add(path, config, known)
-        return known
 
 
 # ------------------------------------------------------------------------------------------- the tools for trees
@@ -168,26 +126,27 @@ class _StockError(Exception):
     """Replaces the exception with which the stock checker ended on a log; the message is the name of its type."""
 
 
-def ask(verdict_of: Callable[[str, str], Stock]) -> None:
-    """Makes the stock tools for trees ask a function for each log's verdict: (path, round) -> verdict."""
+def judge_once() -> None:
+    """Makes the stock tools for trees judge each log once per process, by the common rules of its round."""
     from mlperf_logging.rcp_checker import rcp_checker
 
     make_fast()
     rcp_checker.re = Lines(re)
+    verdict_of = functools.cache(judged)
 
     def remembered(path: str, config: str, checker: object) -> tuple[bool, None, None, None]:
-        said = verdict_of(str(path), config.partition("/")[0].removeprefix("training_"))
-        if said.verdict == "crash":
-            raise _StockError(said.message.partition("(")[0])
-        return said.verdict == "pass", None, None, None
+        stock = verdict_of(str(path), config.partition("/")[0].removeprefix("training_"))
+        if stock.verdict == "crash":
+            raise _StockError(stock.message.partition("(")[0])
+        return stock.verdict == "pass", None, None, None
 
     mlp_compliance.main = remembered
 
 
 def judged(path: str, ruleset: str, config: str | None = None) -> Stock:
     """Returns the stock checker's verdict on a log, with its first message."""
-    found, messages = verdict(path, ruleset, 60, config)
-    return Stock(found, " ".join(messages[0].split())[:80] if messages else "")
+    answer, messages = verdict(path, ruleset, 60, config)
+    return Stock(answer, " ".join(messages[0].split())[:80] if messages else "")
 
 
 class _Kinds(logging.Handler):
@@ -198,8 +157,8 @@ class _Kinds(logging.Handler):
         self.kinds: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = record.getMessage()
-        self.kinds |= {kind for words, kind in KINDS.items() if words in said}
+        message = record.getMessage()
+        self.kinds |= {kind for words, kind in KINDS.items() if words in message}
 
 
 @contextlib.contextmanager
@@ -222,34 +181,34 @@ def package(org: Path, ruleset: str, flags: frozenset[str]) -> list[str]:
     from mlperf_logging.repo_checker import repo_checker
 
     options = [tree_params.RCP_BYPASS, tree_params.BERT_SAMPLES, tree_params.SEED_BYPASS]
-    with _listening() as heard:
+    with _listening() as handler:
         package_checker.check_training_package(
             str(org), "training", ruleset, True, False, *(one in flags for one in options), ""
         )
         if ruleset >= "2.0.0":
             repo_checker.run_checks(str(org))
-    return sorted(heard.kinds)
+    return sorted(handler.kinds)
 
 
 def convergence(folder: Path, ruleset: str, flags: frozenset[str]) -> str:
     """Returns rcp_checker's "pass", "fail" or "no reference", or "crash: TYPE"; writes scaling.json as it does."""
     from mlperf_logging.rcp_checker import rcp_checker
 
-    with _listening() as heard:
-        passes, said, _ = rcp_checker.check_directory(
+    with _listening() as handler:
+        passes, message, _ = rcp_checker.check_directory(
             str(folder), "training", ruleset, False, tree_params.BERT_SAMPLES in flags,
             rcp_pass="pruned_rcps", set_scaling=True,
         )  # fmt: skip
-        return "pass" if passes else "no reference" if "Missing" in said or "Cannot" in said else "fail"
-    return heard.kinds.pop()
+        return "pass" if passes else "no reference" if "Missing" in message or "Cannot" in message else "fail"
+    return handler.kinds.pop()
 
 
 def score(folder: Path, ruleset: str) -> float | None | str:
     """Returns the summarizer's score of a folder, or "crash: TYPE"."""
     from mlperf_logging.result_summarizer import result_summarizer
 
-    with _listening() as heard:
+    with _listening() as handler:
         return result_summarizer._compute_strong_score_standalone(
             folder.name, folder.parent.name, False, str(folder), "training", ruleset
         )[0]
-    return heard.kinds.pop()
+    return handler.kinds.pop()

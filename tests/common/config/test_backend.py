@@ -14,13 +14,13 @@ H200 = Gpu(143771 << 20, 9.0, 580)
 V100 = Gpu(16160 << 20, 7.0, 535)
 
 
-def asked():
+def no_look():
     raise AssertionError("the machine is asked for its GPUs")
 
 
 def test_a_preset_of_this_machine_takes_the_gpu_that_jax_sees():
-    assert backend.chosen(TINY, None, [], lambda: 1).replicas == "pjrt"
-    assert backend.chosen(TINY, None, [], lambda: 0) is TINY
+    assert backend.choose(TINY, None, [], lambda: 1).replicas == "pjrt"
+    assert backend.choose(TINY, None, [], lambda: 0) is TINY
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_preset_of_this_machine_takes_the_gpu_that_jax_sees():
 )
 def test_what_is_given_stays_and_the_machine_is_not_asked(changes, replicas, overrides):
     config = dataclasses.replace(TINY, **changes)
-    assert backend.chosen(config, replicas, overrides, asked) is config
+    assert backend.choose(config, replicas, overrides, no_look) is config
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_jax_takes_gpus_that_its_runtime_and_the_driver_fit(runtime):
 
 
 @pytest.mark.parametrize(
-    "environment, seen",
+    "environment, count",
     [
         ({"CUDA_VISIBLE_DEVICES": ""}, 0),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, 0),
@@ -72,12 +72,12 @@ def test_jax_takes_gpus_that_its_runtime_and_the_driver_fit(runtime):
         ({"JAX_PLATFORMS": "cuda,cpu"}, 2),
     ],
 )
-def test_variables_hide_gpus(runtime, environment, seen):
+def test_variables_hide_gpus(runtime, environment, count):
     runtime("jax-cuda13-plugin")
-    assert len(hardware.of_jax([H200, H200], environment)) == seen
+    assert len(hardware.of_jax([H200, H200], environment)) == count
 
 
 def test_a_machine_without_nvidia_smi_is_asked_nothing(monkeypatch):
     monkeypatch.setattr(machine_tools.shutil, "which", lambda name: None)
-    monkeypatch.setattr(machine_tools.subprocess, "run", asked)
+    monkeypatch.setattr(machine_tools.subprocess, "run", no_look)
     assert hardware.jax_gpus() == 0

@@ -41,7 +41,7 @@ class Whole(Part):
 
 def test_fields_of_groups_and_bases():
     actual = fields.describe(Whole(), Part)
-    assert [(f.path, f.group, f.own) for f in actual] == [
+    assert [(f.path, f.group, f.specific) for f in actual] == [
         *(("one", "", False), ("two", "", False), ("last", "", False)),
         *(("part.one", "part", True), ("part.two", "part", True), ("part.last", "part", True)),
         ("name", "", True),

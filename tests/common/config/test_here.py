@@ -9,9 +9,9 @@ import pytest
 
 from common.config import automatic, choices, data_description, fitting_batch, hardware
 from common.config.benchmarks import NAMES
-from common.config.clock import Clock
 from common.config.digest import to_dict
 from common.config.hardware import Machine
+from common.config.run_length import RunLength
 from common.errors import UserError
 from common.train import checkpoint_file
 from timetotrain.run import request
@@ -33,22 +33,22 @@ def presets(benchmark):
 @pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER, BY_JAX])
 def test_a_configuration_is_valid_open_and_without_a_target(benchmark, of):
     for data in (None, *SIZES):
-        config, chosen = automatic.choose(presets(benchmark), (), data, None, of)
+        config, choice_list = automatic.choose(presets(benchmark), (), data, None, of)
         config.validate()
         assert (config.system, config.division, config.smoke_run) == ("here", "open", True)
-        assert config.logged_target is None and not config.met(0.0)
+        assert config.logged_target is None and not config.meets_target(0.0)
         per_device = config.global_batch_size // config.num_groups
         assert per_device & (per_device - 1) == 0, "a power of two"
         fits = 0.8 * min(of.gpus) if of.gpus else 0.5 * of.memory
         cost = presets(benchmark).HERE.example_bytes(config)
         assert per_device == 1 or per_device * cost <= fits - fitting_batch.RESERVE_BYTES
-        assert {c.field for c in chosen} >= {"preset"} and all(c.why for c in chosen)
+        assert {c.field for c in choice_list} >= {"preset"} and all(c.why for c in choice_list)
         assert config.num_replicas == max(1, len(of.gpus))
         assert config.replicas == ("pjrt" if of.jax else "mirrored" if of.gpus else "single")
         # A rate schedule in steps keeps its part of the run.
-        base = presets(benchmark).PRESETS[chosen[0].value]
+        base = presets(benchmark).PRESETS[choice_list[0].value]
         if base.schedule.kind == "gnmt":
-            parts = [c.schedule.decay_interval / Clock.of(c).train_steps for c in (config, base)]
+            parts = [c.schedule.decay_interval / RunLength.of(c).train_steps for c in (config, base)]
             assert math.isclose(*parts, rel_tol=0.05)
 
 
@@ -58,12 +58,12 @@ def test_a_detector_s_batches_count_its_classes(of):
     module, batches = presets("ssd"), []
     for classes in (2, 1201, 5001, 10_000):
         data = {"num_train_examples": 10**5, "num_eval_examples": 10**4, "num_classes": classes}
-        config, chosen = automatic.choose(module, (), data, None, of)
+        config, choice_list = automatic.choose(module, (), data, None, of)
         part = (0.8 * of.gpus[0] if of.gpus else 0.5 * of.memory) - fitting_batch.RESERVE_BYTES
         part -= module.HERE.weight_bytes(config)
         sizes = [n // config.num_groups for n in (config.global_batch_size, config.eval_batch_size)]
         fit = [n * cost <= part for n, cost in zip(sizes, fitting_batch.example_bytes(module.HERE, config))]
-        why = next((c.why for c in chosen if c.field == "global_batch_size"), "")
+        why = next((c.why for c in choice_list if c.field == "global_batch_size"), "")
         assert all(fit) or (sizes == [1, 1] and "may not hold even one" in why)
         batches.append(sizes)
     assert batches[0] > batches[3]
@@ -83,18 +83,18 @@ def test_ssd_s_rate_falls_with_the_number_of_classes(classes, part):
     """At 0.03, tuned on one class, three classes fell to nothing."""
     module = presets("ssd")
     data = {"num_train_examples": 271, "num_eval_examples": 63, "num_classes": classes}
-    config, chosen = automatic.choose(module, (), data, None, LAPTOP)
+    config, choice_list = automatic.choose(module, (), data, None, LAPTOP)
     rate = module.PRESETS["cpu-nuclei"].optimizer.base_learning_rate
     assert math.isclose(config.optimizer.base_learning_rate, part * rate)
-    said = [str(c) for c in chosen if c.field == "optimizer.base_learning_rate"]
-    assert len(said) == (part < 1) and all(f"{classes - 1} classes" in line for line in said)
+    lines = [str(c) for c in choice_list if c.field == "optimizer.base_learning_rate"]
+    assert len(lines) == (part < 1) and all(f"{classes - 1} classes" in line for line in lines)
     rates = [
         automatic.choose(module, (), {**data, "num_classes": n}, None, LAPTOP)[0].optimizer.base_learning_rate
         for n in range(2, 100)
     ]
     assert rates == sorted(rates, reverse=True)
-    given = [("optimizer.base_learning_rate", "0.02")]
-    assert automatic.choose(module, given, data, None, LAPTOP)[0].optimizer.base_learning_rate == 0.02
+    overrides = [("optimizer.base_learning_rate", "0.02")]
+    assert automatic.choose(module, overrides, data, None, LAPTOP)[0].optimizer.base_learning_rate == 0.02
     generated, _ = automatic.choose(module, (), None, None, LAPTOP)
     assert generated.optimizer == module.PRESETS["cpu-tiny"].optimizer
 
@@ -103,39 +103,55 @@ def test_ssd_s_rate_falls_with_the_number_of_classes(classes, part):
 def test_a_rate_s_line_says_the_whole_part_of_the_preset_s_rate(of):
     """LEGW's factor for the batch and the part for the classes together."""
     module, data = presets("ssd"), {"num_train_examples": 10**5, "num_eval_examples": 63, "num_classes": 4}
-    config, chosen = automatic.choose(module, (), data, None, of)
-    base = module.PRESETS[chosen[0].value]
+    config, choice_list = automatic.choose(module, (), data, None, of)
+    base = module.PRESETS[choice_list[0].value]
     assert (config.global_batch_size != base.global_batch_size) == (of is SERVER)
     ratio = config.optimizer.base_learning_rate / base.optimizer.base_learning_rate
-    (line,) = [c.why for c in chosen if c.field == "optimizer.base_learning_rate"]
+    (line,) = [c.why for c in choice_list if c.field == "optimizer.base_learning_rate"]
     assert f"{ratio:.3g} of the rate of {base.system}" in line
 
 
 @pytest.mark.parametrize("of", [LAPTOP, SMALL, SERVER])
 def test_bf16_is_kept_only_where_the_processor_has_its_instructions(of):
     module = presets("resnet")
-    config, chosen = automatic.choose(module, (), SIZES[0], None, of)
-    assert module.PRESETS[chosen[0].value].precision == "bf16"
+    config, choice_list = automatic.choose(module, (), SIZES[0], None, of)
+    assert module.PRESETS[choice_list[0].value].precision == "bf16"
     assert config.precision == ("bf16" if of.bf16 else "fp32")
-    given, _ = automatic.choose(module, [("precision", "bf16")], SIZES[0], None, of)
-    assert given.precision == "bf16"
+    overridden, _ = automatic.choose(module, [("precision", "bf16")], SIZES[0], None, of)
+    assert overridden.precision == "bf16"
 
 
-@pytest.mark.parametrize("given", [("replicas", "mirrored"), ("compile", "off")])
-def test_a_backend_that_is_given_stays_and_pjrt_compiles_every_step(given):
-    config, _ = automatic.choose(presets("mnist"), [given], None, None, BY_JAX)
+@pytest.mark.parametrize(
+    ("of", "pictures", "weights", "width"),
+    [
+        (LAPTOP, 5000, {}, 16),
+        (LAPTOP, 5001, {}, 32),
+        (SERVER, 2000, {}, 32),
+        (LAPTOP, 2000, {"init": "resnet50.npz", "width": 64}, 64),
+        (LAPTOP, 2000, {"init": "", "width": 32}, 32),
+    ],
+)
+def test_few_pictures_train_a_narrow_network_on_a_cpu(of, pictures, weights, width):
+    data = {"num_train_examples": pictures, "num_eval_examples": 400, "num_classes": 20}
+    config, _ = automatic.choose(presets("resnet"), (), data, None, of, weights=weights)
+    assert config.width == width
+
+
+@pytest.mark.parametrize("override", [("replicas", "mirrored"), ("compile", "off")])
+def test_a_backend_that_is_given_stays_and_pjrt_compiles_every_step(override):
+    config, _ = automatic.choose(presets("mnist"), [override], None, None, BY_JAX)
     assert config.replicas == "mirrored"
 
 
 def test_a_field_that_is_given_stays_and_the_others_follow_it():
     module = presets("resnet")
-    given = [("global_batch_size", "16"), ("quality_target", "0.8")]
-    config, chosen = automatic.choose(module, given, {"num_train_examples": 10000}, None, LAPTOP)
+    overrides = [("global_batch_size", "16"), ("quality_target", "0.8")]
+    config, choice_list = automatic.choose(module, overrides, {"num_train_examples": 10000}, None, LAPTOP)
     assert (config.global_batch_size, config.logged_target) == (16, 0.8)
-    assert config.met(0.81) and not config.met(0.79)
+    assert config.meets_target(0.81) and not config.meets_target(0.79)
     root = math.sqrt(16 / module.PRESETS["cpu-photos"].global_batch_size)
     assert math.isclose(config.optimizer.base_learning_rate, 0.1 * root)
-    assert "global_batch_size" not in {c.field for c in chosen}
+    assert "global_batch_size" not in {c.field for c in choice_list}
     larger, _ = automatic.choose(module, [("image_size", "1024")], None, None, SMALL)
     assert larger.global_batch_size < 16
 
@@ -143,7 +159,7 @@ def test_a_field_that_is_given_stays_and_the_others_follow_it():
 def test_steps_grow_with_the_root_of_the_examples():
     module = presets("resnet")
     steps = [
-        Clock.of(automatic.choose(module, (), {"num_train_examples": n}, None, LAPTOP)[0]).train_steps
+        RunLength.of(automatic.choose(module, (), {"num_train_examples": n}, None, LAPTOP)[0]).train_steps
         for n in (10000, 40000)
     ]
     assert math.isclose(steps[1] / steps[0], 2, rel_tol=0.01)
@@ -160,7 +176,7 @@ def test_a_short_run_warms_up_for_the_preset_s_steps_or_a_fifth_of_it(epochs):
 
 
 @pytest.mark.parametrize(
-    ("given", "data", "patience"),
+    ("overrides", "data", "patience"),
     [
         ([], SIZES[0], automatic.PATIENCE),
         ([("patience", "2")], SIZES[0], 2),
@@ -169,15 +185,17 @@ def test_a_short_run_warms_up_for_the_preset_s_steps_or_a_fifth_of_it(epochs):
         ([], None, 0),
     ],
 )
-def test_a_run_ends_early_unless_its_length_or_target_is_given(given, data, patience):
-    assert automatic.choose(presets("resnet"), given, data, None, LAPTOP)[0].patience == patience
+def test_a_run_ends_early_unless_its_length_or_target_is_given(overrides, data, patience):
+    assert automatic.choose(presets("resnet"), overrides, data, None, LAPTOP)[0].patience == patience
     assert {preset.patience for name in NAMES for preset in presets(name).PRESETS.values()} == {0}
 
 
 def test_both_targets_of_maskrcnn():
     config, _ = automatic.choose(presets("maskrcnn"), [("quality_target", "0.3")], None, None, LAPTOP)
     assert config.logged_target == {"BBOX": 0.3}
-    assert config.met({"BBOX": 0.31, "SEGM": 0.0}) and not config.met({"BBOX": 0.2, "SEGM": 1.0})
+    assert config.meets_target({"BBOX": 0.31, "SEGM": 0.0}) and not config.meets_target(
+        {"BBOX": 0.2, "SEGM": 1.0}
+    )
 
 
 def test_a_run_without_a_target_must_be_a_smoke_run():
@@ -209,7 +227,7 @@ def test_a_description_gives_counts_and_refuses_a_contradiction(tmp_path):
             {"train": 400, "eval": 80},
         ),
     )
-    config, chosen = automatic.configure(presets("resnet"), [], None, 5, str(tmp_path))
+    config, choice_list = automatic.configure(presets("resnet"), [], None, 5, str(tmp_path))
     assert (config.num_train_examples, config.num_classes, config.seed) == (400, 2, 5)
     assert config.data.shuffle_buffer == 400 and config.data.cache == "decoded"
     with pytest.raises(UserError, match="contradicts the data"):
@@ -224,8 +242,8 @@ def test_the_machine_is_read_from_proc_and_nvidia_smi(tmp_path):
     (tmp_path / "proc/cpuinfo").write_text("processor : 0\nflags\t\t: fpu avx512_bf16 sse\nbugs : x\n")
     limit = tmp_path / "sys/fs/cgroup"
     limit.mkdir(parents=True)
-    found = hardware.detect(tmp_path)
-    assert found.memory == 8 << 30 and found.cores >= 1
+    machine = hardware.detect(tmp_path)
+    assert machine.memory == 8 << 30 and machine.cores >= 1
     (limit / "memory.max").write_text("4294967296\n")
     assert hardware.detect(tmp_path).memory == 4 << 30
     (limit / "memory.max").write_text("max\n")
@@ -240,13 +258,15 @@ def test_the_machine_is_read_from_proc_and_nvidia_smi(tmp_path):
 
 def test_what_is_done_to_pictures_is_said_even_if_the_preset_stays():
     module = presets("resnet")
-    _, chosen = automatic.choose(module, [("data.flip", "false")], {"num_train_examples": 900}, None, LAPTOP)
-    said = {c.field: (c.value, c.why) for c in chosen}
-    base = module.PRESETS[said["preset"][0]]
-    assert said["image_size"] == (base.image_size, choices.SCALED) and "data.flip" not in said
-    assert said["data.area_range"] == (base.data.area_range, choices.CROPPED)
-    _, chosen = automatic.choose(presets("transformer"), [], {"num_train_examples": 367}, None, LAPTOP)
-    (line,) = [str(c) for c in chosen if c.field == "num_train_examples"]
+    _, choice_list = automatic.choose(
+        module, [("data.flip", "false")], {"num_train_examples": 900}, None, LAPTOP
+    )
+    by_field = {c.field: (c.value, c.why) for c in choice_list}
+    base = module.PRESETS[by_field["preset"][0]]
+    assert by_field["image_size"] == (base.image_size, choices.SCALED) and "data.flip" not in by_field
+    assert by_field["data.area_range"] == (base.data.area_range, choices.CROPPED)
+    _, choice_list = automatic.choose(presets("transformer"), [], {"num_train_examples": 367}, None, LAPTOP)
+    (line,) = [str(c) for c in choice_list if c.field == "num_train_examples"]
     assert line == "num_train_examples=367: of the data; rows into which the sentence pairs are packed"
 
 
@@ -257,15 +277,15 @@ def test_stored_weights_are_started_from(tmp_path, monkeypatch):
 
     def start(*overrides):
         data = {"num_classes": 3, "num_train_examples": 400, "num_eval_examples": 40}
-        config, _ = automatic.choose(module, overrides, data)
+        config, _ = automatic.choose(module, overrides, data, machine=LAPTOP)
         return config.init, config.width
 
-    width = module.PRESETS[module.HERE.own].width
+    width = module.SMALL_WIDTH
     assert start() == ("", width)
     (tmp_path / "resnet" / "resnet50.npz").touch()
     assert start() == (str(tmp_path / "resnet" / "resnet50.npz"), 64)
-    assert start(("init", "")) == ("", width) and start(("width", "16")) == ("", 16)
-    assert start(("model", "alexnet_bn")) == ("", width)
+    assert start(("init", "")) == ("", width) and start(("width", "32")) == ("", 32)
+    assert start(("model", "alexnet_bn")) == ("", module.PRESETS[module.HERE.preset].width)
 
 
 @pytest.mark.parametrize("benchmark", ["ssd", "maskrcnn", "tsm_kinetics"])

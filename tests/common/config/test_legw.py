@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from common.config import benchmarks
 from common.config import overrides as configs
-from common.config.clock import Clock
 from common.config.legw import legw
 from common.config.optimizer import Lars
+from common.config.run_length import RunLength
 from common.config.schedule import Constant, Gnmt, Polynomial
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -42,9 +42,9 @@ def test_gives_every_row_of_table_1_from_every_other() -> None:
     assert TABLE_1[-1] == (32768, 2**5.0, 10.0)
     for batch, rate, warmup in TABLE_1:
         for other in TABLE_1:
-            got = legw(row(batch, rate, warmup), other[0] / batch)
-            assert numbers(got) == pytest.approx((other[0], other[1], 0, other[2]), rel=1e-12)
-            assert got.train_epochs == 90
+            scaled = legw(row(batch, rate, warmup), other[0] / batch)
+            assert numbers(scaled) == pytest.approx((other[0], other[1], 0, other[2]), rel=1e-12)
+            assert scaled.train_epochs == 90
 
 
 rows = st.tuples(
@@ -76,14 +76,14 @@ def test_two_factors_equal_their_product(values, k, then) -> None:
 @given(rows, powers)
 def test_the_rate_scales_by_the_root_and_the_warmup_keeps_its_steps(values, k) -> None:
     config = config_of(values)
-    got = legw(config, k)
-    assert got.optimizer.base_learning_rate == pytest.approx(values[1] * math.sqrt(k), rel=1e-12)
+    scaled = legw(config, k)
+    assert scaled.optimizer.base_learning_rate == pytest.approx(values[1] * math.sqrt(k), rel=1e-12)
     before, after = (
-        c.schedule.warmup_length(c.num_train_examples / c.global_batch_size) for c in (config, got)
+        c.schedule.warmup_length(c.num_train_examples / c.global_batch_size) for c in (config, scaled)
     )
     assert after == pytest.approx(before, rel=1e-12)
     assert dataclasses.replace(
-        got, global_batch_size=1, optimizer=Lars(), schedule=Constant()
+        scaled, global_batch_size=1, optimizer=Lars(), schedule=Constant()
     ) == dataclasses.replace(config, global_batch_size=1, optimizer=Lars(), schedule=Constant())
 
 
@@ -92,10 +92,10 @@ def test_fields_in_steps_keep_their_epochs() -> None:
     config = dataclasses.replace(
         row(1024, 1.0, 0.5), train_steps=1001, steps_per_block=100, schedule=schedule
     )
-    got = legw(config, 4)
-    assert (got.train_steps, got.steps_per_block) == (251, 25)
-    assert got.schedule.warmup_steps == 40
-    assert (got.schedule.decay_start_step, got.schedule.decay_interval) == (150, 13)
+    scaled = legw(config, 4)
+    assert (scaled.train_steps, scaled.steps_per_block) == (251, 25)
+    assert scaled.schedule.warmup_steps == 40
+    assert (scaled.schedule.decay_start_step, scaled.schedule.decay_interval) == (150, 13)
 
 
 @pytest.mark.parametrize("k", [0, -1, 1 / 3])
@@ -109,15 +109,15 @@ def test_every_preset_keeps_its_epochs(benchmark: str) -> None:
     """Where the doubled batch does not fit the preset's data, pieces or replicas, a one-line error says so."""
     fitting = 0
     for name, config in importlib.import_module(f"{benchmark}.presets").PRESETS.items():
-        got = configs.override(config, "legw", "2")
-        assert numbers(got) == pytest.approx(numbers(legw(config, 2)))
+        scaled = configs.override(config, "legw", "2")
+        assert numbers(scaled) == pytest.approx(numbers(legw(config, 2)))
         try:
-            got.validate()
+            scaled.validate()
         except UserError as error:
             assert "config." in str(error), name
             continue
         fitting += 1
-        epochs = [Clock.of(c).train_steps / Clock.of(c).steps_per_epoch for c in (config, got)]
+        epochs = [RunLength.of(c).train_steps / RunLength.of(c).steps_per_epoch for c in (config, scaled)]
         assert epochs[1] == pytest.approx(epochs[0], rel=0.02), name
     assert fitting
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from common.config import overrides as configs
 from common.config.digest import digest, from_dict, to_dict
-from common.config.legw import legw
 from common.config.optimizer import Adam, Lars, Sgd
-from common.config.presets import legw_family, momentum_key, named, solver_keys, without_metadata
+from common.config.presets import momentum_key, solver_keys, without_metadata
 from common.config.schedule import Constant, Schedule, Step
 from common.config.schema import RunConfig
 from common.errors import UserError
@@ -26,7 +25,6 @@ class Config(RunConfig):
     sizes: tuple[int, ...] = (1, 2)
     names: tuple[str, ...] = ()
     limit: int | None = None
-    steps_per_epoch_rounding: str = "ceil"
     schedule: Schedule = Step(boundaries=(1.0,))
 
 
@@ -53,10 +51,10 @@ class Config(RunConfig):
 def test_override(path: str, text: str, value: object) -> None:
     before = Config()
     after = configs.override(before, path, text)
-    got = after
+    actual = after
     for part in path.split("."):
-        got = getattr(got, part)
-    assert got == value and type(got) is type(value)
+        actual = getattr(actual, part)
+    assert actual == value and type(actual) is type(value)
     assert before == Config(), "presets are shared: an override must not change them"
 
 
@@ -100,17 +98,6 @@ def test_bad_overrides_name_field_and_fix(path: str, text: str, message: str) ->
     assert "\n" not in str(error.value)
 
 
-def test_presets_by_name_and_near_names() -> None:
-    presets = {"tpu-v3-32": Config(), "v100-8": Config(seed=1)}
-    assert configs.preset(presets, "v100-8").seed == 1
-    with pytest.raises(
-        UserError, match="--system=tpu-v3-33: unknown .did you mean tpu-v3-32[?].; known: tpu-v3-32, v100-8"
-    ):
-        configs.preset(presets, "tpu-v3-33")
-    with pytest.raises(UserError, match="--system=xyz: unknown; known: "):
-        configs.preset(presets, "xyz")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -119,7 +106,6 @@ def test_presets_by_name_and_near_names() -> None:
         ({"replicas": "mirored"}, "did you mean mirrored"),
         ({"division": "close"}, "did you mean closed"),
         ({"compile": "yes"}, "config.compile='yes'"),
-        ({"steps_per_epoch_rounding": "round"}, "config.steps_per_epoch_rounding"),
         ({"num_replicas": 0}, "config.num_replicas=0: must be at least 1"),
         (
             {"num_replicas": 3, "global_batch_size": 64},
@@ -235,19 +221,6 @@ BASE = RunConfig(
     optimizer=Sgd(base_learning_rate=0.5, momentum=0.7),
     schedule=Constant(warmup_epochs=0.25),
 )
-
-
-def test_names_keep_the_order() -> None:
-    got = named({"b": BASE, "a": BASE})
-    assert [(name, config.system) for name, config in got.items()] == [("b", "b"), ("a", "a")]
-    assert dataclasses.replace(got["a"], system="") == BASE
-
-
-def test_a_family_is_legw_of_each_doubling() -> None:
-    family = legw_family(BASE, name="of-{batch}", source="8 x {factor}", doublings=2)
-    assert list(family) == ["of-8", "of-16", "of-32"]
-    for factor, config in zip((1, 2, 4), family.values(), strict=True):
-        assert config == dataclasses.replace(legw(BASE, factor), source=f"8 x {factor}")
 
 
 def test_logged_keys_are_those_of_the_run() -> None:

@@ -32,10 +32,10 @@ def folder(tmp_path):
 
 
 def test_it_is_read_as_written(folder):
-    found = data_description.read(folder)
-    assert found.labels == ("daisy", "tulip")
-    assert found.fields["num_classes"] == 2
-    assert found.broken == ("photo.jpg: no picture",)
+    description = data_description.read(folder)
+    assert description.labels == ("daisy", "tulip")
+    assert description.fields["num_classes"] == 2
+    assert description.broken == ("photo.jpg: no picture",)
 
 
 @pytest.mark.parametrize("path", [None, "", "gs://bucket/data", "/no/such/folder"])
@@ -48,9 +48,9 @@ def test_it_fills_what_the_data_decide_and_defaults_give_way(folder):
     config = data_description.filled(Config(), folder)
     assert (config.num_classes, config.num_train_examples, config.num_eval_examples) == (2, 7, 3)
     assert config.data.area_range == (0.5, 1.0)
-    given = [("data.area_range", "0.2,1")]
+    overrides = [("data.area_range", "0.2,1")]
     typed = dataclasses.replace(config, data=dataclasses.replace(config.data, area_range=(0.2, 1.0)))
-    assert data_description.filled(typed, folder, given).data.area_range == (0.2, 1.0)
+    assert data_description.filled(typed, folder, overrides).data.area_range == (0.2, 1.0)
 
 
 def test_the_same_value_may_be_typed_and_another_is_refused(folder):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from common.config import benchmarks, validation
 from common.config.choices import with_field
-from common.config.clock import Clock
 from common.config.optimizer import Adam
 from common.config.overrides import field_types
 from common.config.rules import NAMES, OPTIMIZERS, SCHEDULES, variants_of
+from common.config.run_length import RunLength
 from common.config.schedule import Gnmt, Noam, Step
 from common.distributed import gradient_sum
 from common.distributed.replicas.base import contiguous_groups
@@ -70,22 +70,25 @@ def changed(draw):
         if name := draw(st.none() | st.sampled_from(list(variants.classes))):
             group = variants.renamed(getattr(config, variants.group), name)
             config = dataclasses.replace(config, **{variants.group: group})
-    known = kinds(config)
-    for path in draw(st.lists(st.sampled_from(list(known)), min_size=1, max_size=3)):
-        config = with_field(config, path, draw(values(known[path])))
+    kind_of_path = kinds(config)
+    for path in draw(st.lists(st.sampled_from(list(kind_of_path)), min_size=1, max_size=3)):
+        config = with_field(config, path, draw(values(kind_of_path[path])))
     return benchmark, config
 
 
 def later_stages(benchmark, config):
     """The stages that need neither data nor a network: each raises for a value that it refuses."""
-    clock = Clock.of(config)
-    assert all(block.num_steps > 0 for block in itertools.islice(clock.blocks(), 3))
-    assert clock.eval_steps > 0 and clock.whole_steps_per_epoch > 0 and config.micro_batch_size > 0
-    if not config.own_functions():
+    run_length = RunLength.of(config)
+    assert all(block.num_steps > 0 for block in itertools.islice(run_length.intervals(), 3))
+    assert run_length.eval_steps > 0 and run_length.whole_steps_per_epoch > 0 and config.micro_batch_size > 0
+    if not config.plugin_functions():
         rate = schedules.learning_rate(
-            config.schedule, config.optimizer.base_learning_rate, clock.steps_per_epoch, clock.train_steps
+            config.schedule,
+            config.optimizer.base_learning_rate,
+            run_length.steps_per_epoch,
+            run_length.train_steps,
         )
-        rate(tf.constant([0, min(clock.train_steps, 2**31) - 1], tf.int64))
+        rate(tf.constant([0, min(run_length.train_steps, 2**31) - 1], tf.int64))
         rule = optimizers.rule(config.optimizer)
         rule.init(tf.zeros([2]))
     gradient_sum.route(config.communication, config.num_replicas)
@@ -114,7 +117,7 @@ def test_the_names_are_those_of_the_stages():
     assert set(OPTIMIZERS.classes) == set(optimizers._RULES)
     values = {"step": {"boundaries": (1.0,)}, "gnmt": {"decay_interval": 1}}
     for kind in SCHEDULES.classes:
-        schedule = SCHEDULES.named(kind, **values.get(kind, {}))
+        schedule = SCHEDULES.make(kind, **values.get(kind, {}))
         assert schedules.learning_rate(schedule, 0.1, 10.0, 100)(tf.constant(3)) > 0
 
 

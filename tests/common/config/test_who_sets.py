@@ -30,11 +30,17 @@ SOURCES = {
     "data.eval_reference": "the other half of data.eval_source",
     "attention": "forms of one function, chosen by the device",
 }
-# Fields that tests alone set, for networks of a few weights.
-SMALL = {"score_threshold"}
 # The number of fields of each benchmark besides the optimizer's; it may only fall.
-MOST = {"gnmt": 60, "llama31_8b": 56, "maskrcnn": 68, "mnist": 55, "ptb": 55, "resnet": 69, "ssd": 68}
-MOST |= {"transformer": 60, "tsm_kinetics": 60}
+MOST = {"gnmt": 58, "llama31_8b": 55, "maskrcnn": 59, "mnist": 52, "ptb": 52, "resnet": 59, "ssd": 59}
+MOST |= {"transformer": 59, "tsm_kinetics": 59}
+# Fields of a set of values -> those of an earlier version that they were, if the names differ.
+FORMER = {
+    "colors": "data.colours",
+    "drops_round_down": "schedule.drops_round_down",
+    "strided": "strided_extras",
+}
+FORMER |= {"unpadded": "valid_extras", "scales": "anchor_scales", "steps": "anchor_steps"}
+FORMER |= {"per_cell": "anchors_per_cell"}
 # What decides a field of a run: rules for own data and machines, and flags with a name of their own.
 _OWN_DATA = ("common/config/*.py", "common/detection/custom_pictures.py", "timetotrain/run/request.py")
 
@@ -57,7 +63,7 @@ def paths(config: RunConfig) -> set[str]:
 
 
 @functools.cache
-def named() -> dict[str, tuple[str, set[str]]]:
+def read_words() -> dict[str, tuple[str, set[str]]]:
     """{file: (kind of user, the fields that it names as a flag, a key or a keyword)}."""
     places = {
         "page": ("*.md", "docs/*.md", "*/README.md"),
@@ -69,27 +75,27 @@ def named() -> dict[str, tuple[str, set[str]]]:
         "lab": r"config\.([\w.]*\w)=|[\"']([\w.]*\w)[\"']|\b([\w.]*\w)=",
         "own data": r"[\"']([\w.]*\w)[\"']|\b(\w+)=",
     }
-    found = {}
+    files = {}
     for kind, patterns in places.items():
         for path in (path for pattern in patterns for path in sorted(ROOT.glob(pattern))):
             if path.name not in ("CHANGELOG.md", "removed.py"):
                 words = re.findall(forms[kind], path.read_text(encoding="utf-8"))
-                found[path.relative_to(ROOT).as_posix()] = kind, {word for match in words for word in match}
-    return found
+                files[path.relative_to(ROOT).as_posix()] = kind, {word for match in words for word in match}
+    return files
 
 
 def users(benchmark: str) -> dict[str, set[str]]:
     """{field: who sets it}, without the optimizer's fields; a field of every benchmark may have its user elsewhere."""
     presets = {name: benchmarks.module(name, "presets").PRESETS for name in benchmarks.NAMES}
-    own = [path for path in paths(presets[benchmark]["cpu-tiny"]) if not path.startswith("optimizer.")]
-    found = {path: elsewhere(benchmark, path) for path in own}
+    own_paths = [path for path in paths(presets[benchmark]["cpu-tiny"]) if not path.startswith("optimizer.")]
+    users_of = {path: elsewhere(benchmark, path) for path in own_paths}
     shared = paths(RunConfig())
     for other, one in presets.items():
         for system, preset in one.items():
             for path, value, default in leaves(preset):
-                if path in found and value != default and (other == benchmark or path in shared):
-                    found[path].add(f"{other}/{system}")
-    return found
+                if path in users_of and value != default and (other == benchmark or path in shared):
+                    users_of[path].add(f"{other}/{system}")
+    return users_of
 
 
 def elsewhere(benchmark: str, path: str) -> set[str]:
@@ -97,7 +103,7 @@ def elsewhere(benchmark: str, path: str) -> set[str]:
     leaf = path.rpartition(".")[2]
     return {
         file
-        for file, (kind, words) in named().items()
+        for file, (kind, words) in read_words().items()
         if (file.partition("/")[0] not in benchmarks.NAMES or file.startswith(benchmark) or kind == "page")
         and (path in words or (kind == "own data" and leaf in words))
     }
@@ -105,7 +111,7 @@ def elsewhere(benchmark: str, path: str) -> set[str]:
 
 @pytest.mark.parametrize("benchmark", benchmarks.NAMES)
 def test_every_field_has_somebody_who_sets_it(benchmark: str) -> None:
-    nobody = {path for path, who in users(benchmark).items() if not who and path not in {*SOURCES, *SMALL}}
+    nobody = {path for path, who in users(benchmark).items() if not who and path not in SOURCES}
     assert not nobody, (
         f"{benchmark}: a constant would do (ClassVar; common/config/removed_fields.json names it)"
     )
@@ -154,10 +160,14 @@ def test_a_removed_field_is_gone_and_a_flag_or_file_with_it_is_answered(benchmar
     assert fields and not [path for path in fields if field_of(config, path)]
     saved = json.loads(json.dumps(to_dict(config)))
     for path, value in fields.items():
-        with pytest.raises(
-            UserError, match=rf"--config\.{path}=other: earlier versions had this field; (it is|config\.)"
-        ):
-            overrides.override(config, path, "other")
+        if path in ("data.private_threads", "hoisted", "folded"):  # They changed no result.
+            assert overrides.override(config, path, "16") == config
+            assert from_dict(type(config), removed._replaced(saved, path, 16)) == config
+        else:
+            with pytest.raises(
+                UserError, match=rf"--config\.{path}=other: earlier versions had this field; (it is|config\.)"
+            ):
+                overrides.override(config, path, "other")
         for text in {str(value), str(value).strip("[]"), str(int(value)) if value is True else str(value)}:
             assert overrides.override(config, path, text) == config
         *groups, name = path.split(".")
@@ -181,7 +191,8 @@ def saved_before(benchmark: str, system: str, *left_out: str) -> tuple[Any, dict
         *groups, name = path.split(".")
         functools.reduce(lambda group, one: group.setdefault(one, {}), groups, saved)[name] = value
     for path in left_out:
-        del saved[path]
+        *groups, name = path.split(".")
+        del functools.reduce(dict.__getitem__, groups, saved)[name]
     return config, saved
 
 
@@ -189,7 +200,11 @@ def saved_before(benchmark: str, system: str, *left_out: str) -> tuple[Any, dict
     ("benchmark", "field", "systems"),
     [
         ("maskrcnn", "network", ("cpu-tiny", "cpu-nuclei", "dgx-2h")),
-        ("ssd", "levels", ("cpu-tiny", "cpu-nuclei", "v100-8")),
+        ("maskrcnn", "implementation", ("cpu-tiny", "tpu-v4-16", "dgx-2h")),
+        ("ssd", "network", ("cpu-tiny", "cpu-nuclei", "v100-8")),
+        ("ssd", "implementation", ("cpu-tiny", "tpu-v4-16", "dgx-1")),
+        ("resnet", "implementation", ("cpu-tiny", "tpu-v4-16", "v100-8", "dgx-1")),
+        ("resnet", "communication.weight_update", ("cpu-tiny", "tpu-v3-2048")),
     ],
 )
 def test_fields_of_an_earlier_version_choose_the_set_that_has_them(benchmark, field, systems) -> None:
@@ -198,10 +213,30 @@ def test_fields_of_an_earlier_version_choose_the_set_that_has_them(benchmark, fi
         assert from_dict(type(config), saved) == config
 
 
-def test_a_field_that_no_set_of_former_fields_names_keeps_its_default() -> None:
-    """Older files of Mask R-CNN lack `geometry`, and may lack what it decides now."""
-    _, saved = saved_before("maskrcnn", "dgx-2h", "geometry", "uniform_initializer", "rpn_inside")
-    assert from_dict(MaskRcnn, saved).geometry == MaskRcnn.geometry == "plain"
+@pytest.mark.parametrize("benchmark", ["maskrcnn", "resnet", "ssd"])
+def test_sets_have_the_values_of_the_former_fields(benchmark: str) -> None:
+    """The digests of the presets before (tests/pinned) pin the table of these fields."""
+    module, rows = benchmarks.module(benchmark, "config"), removed.table()[benchmark]
+    for name, one in {**module.IMPLEMENTATIONS, **getattr(module, "SIZES", {})}.items():
+        values = one._asdict() if isinstance(one, tuple) else dataclasses.asdict(one)
+        for field, value in values.items():
+            (path,) = {FORMER.get(field, field), f"data.{field}"} & rows.keys()
+            assert json.loads(json.dumps(value)) == rows[path][name], (name, field)
+    for model in ("resnet50", "alexnet_bn") if benchmark == "resnet" else ():
+        assert module.Config(model=model).crop_fraction == rows["data.crop_fraction"][model]
+
+
+def test_a_field_that_the_oldest_files_lack_had_its_default() -> None:
+    """They lack `geometry`, so that NVIDIA's presets computed with plain boxes."""
+    _, saved = saved_before(
+        "maskrcnn", "dgx-2h", "implementation", "geometry", "uniform_initializer", "rpn_inside"
+    )
+    with pytest.raises(
+        UserError, match=r'config.geometry="plain": .*config.implementation decides it now \(plain: '
+    ):
+        from_dict(MaskRcnn, saved)
+    del saved["loss_divisors"], saved["data"]["resize"]
+    assert from_dict(MaskRcnn, saved | {"geometry": "plain"}).implementation == "plain"
     assert from_dict(MaskRcnn, {"benchmark": "maskrcnn"}) == MaskRcnn()
 
 
@@ -210,17 +245,23 @@ def test_a_message_names_the_field_that_decides_a_former_one() -> None:
     with pytest.raises(UserError, match=r"config.rpn_batch=32: .*config.network decides it now \(.*tiny: 64"):
         from_dict(type(config), {**saved, "rpn_batch": 32})
     with pytest.raises(
-        UserError, match=r"fpn_channels=64: .*decides it now \(.*small_objects: 64\), so leave it out"
+        UserError, match=r"fpn_channels=64: .*decides it now \(.*\), so give --config.network=small_objects$"
     ):
         overrides.override(config, "fpn_channels", "64")
     colors = dataclasses.replace(SSD["cpu-tiny"].data, contrast=0.3)
     config = dataclasses.replace(SSD["cpu-tiny"], data=colors)
     assert overrides.override(config, "data.saturation", "0.3") == config
+    config, saved = saved_before("maskrcnn", "dgx-2h", "implementation")
+    assert from_dict(type(config), saved | {"padded_size": [832, 1344]}) == config
+    with pytest.raises(
+        UserError, match=r"padded_size=\[832, 1344\]: .*short_side,long_side,network decides it now"
+    ):
+        from_dict(type(config), saved | {"padded_size": [832, 1344], "long_side": 1000})
     with pytest.raises(UserError, match=r"config.bogus: unknown field"):
         from_dict(type(config), {**to_dict(config), "bogus": {}})
 
 
 if __name__ == "__main__":
     for one, who_sets in sorted(users(sys.argv[1]).items()):
-        reason = SOURCES.get(one, "tests" if one in SMALL else "")
-        print(f"{one}: {', '.join(sorted(who_sets)[:4]) or reason}{', ...' if len(who_sets) > 4 else ''}")
+        who = ", ".join(sorted(who_sets)[:4]) or SOURCES.get(one, "")
+        print(f"{one}: {who}{', ...' if len(who_sets) > 4 else ''}")

@@ -15,14 +15,14 @@ from common.errors import UserError
 LIMITS = [10, 20, 30, 40, 48]
 
 
-def drawn(count: int, seed: int = 0) -> np.ndarray:
+def random_lengths(count: int, seed: int = 0) -> np.ndarray:
     """Draws lengths distributed like those of sentences."""
     return np.clip(np.random.default_rng(seed).gamma(4, 5, count), 1, 48).astype(int)
 
 
 @given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 5), st.integers(0, 3))
 def test_every_example_comes_once_in_the_fewest_steps(count, batch, seed, epoch):
-    buckets = Buckets(drawn(count, seed), LIMITS)
+    buckets = Buckets(random_lengths(count, seed), LIMITS)
     plan = buckets.epoch(seed, epoch, batch)
     assert plan.steps == buckets.steps_per_epoch(batch) == -(-count // batch)
     real = plan.examples[plan.examples >= 0]
@@ -32,7 +32,7 @@ def test_every_example_comes_once_in_the_fewest_steps(count, batch, seed, epoch)
 
 @given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.integers(1, 10), st.integers(0, 5))
 def test_no_example_is_longer_than_its_bucket(count, shards, part, seed):
-    buckets = Buckets(drawn(count, seed), LIMITS)
+    buckets = Buckets(random_lengths(count, seed), LIMITS)
     plan = buckets.epoch(seed, 0, shards * part)
     for bucket, examples in zip(plan.buckets, plan.examples):
         lengths = buckets.lengths[examples[examples >= 0]]
@@ -43,7 +43,7 @@ def test_no_example_is_longer_than_its_bucket(count, shards, part, seed):
 @given(st.integers(1, 300), st.sampled_from([1, 2, 4]), st.integers(1, 10), st.integers(0, 5))
 def test_shards_form_the_global_batch_without_communication(count, shards, part, seed):
     """Each host makes its own plan; in a step all use the same bucket, and their parts make up the global batch."""
-    lengths = drawn(count, seed)
+    lengths = random_lengths(count, seed)
     whole = Buckets(lengths, LIMITS).epoch(seed, 1, shards * part)
     epochs = [
         Buckets(lengths, LIMITS).epoch(seed, 1, shards * part).shard(Shard(i, shards)) for i in range(shards)
@@ -55,18 +55,19 @@ def test_shards_form_the_global_batch_without_communication(count, shards, part,
 
 @given(st.integers(1, 100), st.integers(1, 9), st.integers(0, 60))
 def test_a_stream_entered_at_any_step_equals_the_whole_one_from_there(count, batch, start):
-    buckets, shard = Buckets(drawn(count), LIMITS), Shard(0, 1)
-    first = list(itertools.islice(buckets.endless(7, batch, shard), start + 10))[start:]
-    later = list(itertools.islice(buckets.endless(7, batch, shard, start), 10))
-    assert [length for length, _ in first] == [length for length, _ in later]
-    np.testing.assert_array_equal([x for _, x in first], [x for _, x in later])
-    lengths, examples = buckets.ahead(7, batch, shard, start, start + 10)
-    np.testing.assert_array_equal(lengths, [length for length, _ in first])
-    np.testing.assert_array_equal(examples, [x for _, x in first])
+    buckets, shard = Buckets(random_lengths(count), LIMITS), Shard(0, 1)
+    whole = buckets.ahead(7, batch, shard, 0, start + 10)
+    later = buckets.ahead(7, batch, shard, start, start + 10)
+    for one, other in zip(whole, later, strict=True):
+        np.testing.assert_array_equal(one[start:], other)
+    plan = buckets.epoch(7, 0, batch)
+    count = min(plan.steps, start + 10)
+    np.testing.assert_array_equal(whole[0][:count], buckets.limits[plan.buckets[:count]])
+    np.testing.assert_array_equal(whole[1][:count], plan.examples[:count])
 
 
 def test_seeds_and_epochs_differ():
-    buckets = Buckets(drawn(500), LIMITS)
+    buckets = Buckets(random_lengths(500), LIMITS)
     plans = [buckets.epoch(s, e, 16).examples for s, e in ((0, 0), (0, 1), (1, 0))]
     assert not (plans[0] == plans[1]).all() and not (plans[0] == plans[2]).all()
     np.testing.assert_array_equal(plans[0], buckets.epoch(0, 0, 16).examples)
@@ -74,7 +75,7 @@ def test_seeds_and_epochs_differ():
 
 def test_each_bucket_is_a_plain_queue():
     """The plan equals the plain form: a queue per bucket over the shuffled examples."""
-    buckets = Buckets(drawn(1000), LIMITS)
+    buckets = Buckets(random_lengths(1000), LIMITS)
     plan = buckets.epoch(3, 2, 32)
     queues, expected = {b: [] for b in range(len(LIMITS))}, []
     for example in np.random.default_rng([3, 2]).permutation(1000):
@@ -83,8 +84,8 @@ def test_each_bucket_is_a_plain_queue():
         if len(queue) == 32:
             expected.append((buckets.of[example], list(queue)))
             queue.clear()
-    for (bucket, examples), got_bucket, got in zip(expected, plan.buckets, plan.examples):
-        assert bucket == got_bucket and list(got) == examples
+    for (bucket, examples), actual_bucket, actual in zip(expected, plan.buckets, plan.examples):
+        assert bucket == actual_bucket and list(actual) == examples
 
 
 def padding_shares(lengths: np.ndarray, limits: list[int], batch: int, replicas: int):
@@ -99,14 +100,14 @@ def padding_shares(lengths: np.ndarray, limits: list[int], batch: int, replicas:
 
 
 def test_padding_is_a_third_or_less_of_unbucketed():
-    lengths = drawn(20_000)
+    lengths = random_lengths(20_000)
     ours, unbucketed = padding_shares(lengths, list(range(4, 49, 4)), 64, 4)
     assert unbucketed / ours > 3
 
 
 def test_padding_against_tf_data():
     """tf.data's bucketing per replica pads as little, but the replicas of a step have different buckets."""
-    lengths, replicas, batch = drawn(4000), 4, 16
+    lengths, replicas, batch = random_lengths(4000), 4, 16
     limits = [8, 16, 24, 32, 40, 48]
 
     def stream(replica):
@@ -136,11 +137,11 @@ def test_no_other_limits_pad_less(lengths, count):
     def tokens(limits):
         return sum(min(limit for limit in limits if limit >= length) for length in lengths)
 
-    got = least_padding(np.array(lengths), count)
+    actual = least_padding(np.array(lengths), count)
     sizes = sorted(set(lengths))
     every = itertools.combinations(sizes[:-1], min(count, len(sizes)) - 1)
-    assert got == sorted(set(got)) and len(got) <= count and got[-1] == max(lengths)
-    assert tokens(got) == min(tokens([*some, sizes[-1]]) for some in every)
+    assert actual == sorted(set(actual)) and len(actual) <= count and actual[-1] == max(lengths)
+    assert tokens(actual) == min(tokens([*some, sizes[-1]]) for some in every)
 
 
 def test_a_single_short_example_counts():

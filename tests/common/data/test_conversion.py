@@ -55,7 +55,7 @@ def test_strict_refuses_what_is_suspicious_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    "counts, found",
+    "counts, reasons",
     [
         ([("a", 50, 5), ("b", 45, 5)], set()),
         ([("a", 50, 5), ("b", 4, 5)], {"class with fewer than 5 pictures to train on"}),
@@ -63,13 +63,13 @@ def test_strict_refuses_what_is_suspicious_and_nothing_else():
         ([("a", 501, 5), ("b", 10, 5)], {"a class has over 50 times the pictures of another"}),
     ],
 )
-def test_classes_with_few_examples_and_imbalance_are_suspicious(counts, found):
+def test_classes_with_few_examples_and_imbalance_are_suspicious(counts, reasons):
     report = Report()
     report.balance(counts, "pictures")
-    assert set(report.suspicious) == found
+    assert set(report.suspicious) == reasons
 
 
 def test_a_finished_conversion_counts_its_parts():
     report = filled()
     report.complete((), "pairs", {"train": 9, "eval": 1})
-    assert report.taken == {"pairs to train on": 9, "pairs to evaluate on": 1}
+    assert report.totals == {"pairs to train on": 9, "pairs to evaluate on": 1}

@@ -61,6 +61,6 @@ def test_a_download_is_completed(address, tmp_path, path, have):
 )
 def test_a_failure_is_one_line_and_keeps_the_part(address, tmp_path, capsys, path, why, calls):
     assert download.main([address + path, str(tmp_path / "file")]) == 1
-    said = capsys.readouterr().err
-    assert why in said and said.count("\n") == 1 and Handler.calls == calls
+    message = capsys.readouterr().err
+    assert why in message and message.count("\n") == 1 and Handler.calls == calls
     assert not (tmp_path / "file").exists() and (tmp_path / "file.part").exists() == (path == "/always")

@@ -1,5 +1,6 @@
 """Tests that names tell copies and clips, and mean what people meant by them."""
 
+import gzip
 import io
 
 import numpy as np
@@ -8,6 +9,7 @@ from PIL import Image
 
 from common.data import folder_conversion, given_splits, near_copies, tables, videos
 from common.data.report import Report
+from common.errors import UserError
 from mnist import idx
 from tsm_kinetics import convert
 
@@ -57,22 +59,63 @@ def test_folders_of_frames_are_clips_in_the_order_of_their_numbers(tmp_path):
     assert any("25 frames a second" in what for what in report.changed)
     clip = videos.read(item.path, short_side=30)
     stored = [(tmp_path / f"walk/clip1/img_{n}.jpg").read_bytes() for n in range(1, 12)]
-    assert clip.frames == stored and (clip.height, clip.width, clip.shrunk) == (30, 40, False)
+    assert clip.frames == stored and (clip.height, clip.width, clip.changes) == (30, 40, [])
     assert np.allclose(np.diff(clip.times), 1 / 25) and len(clip.times) == 12
     small = videos.read(item.path, short_side=15)
-    assert (small.height, small.width, small.shrunk) == (15, 20, True)
+    assert (small.height, small.width, small.changes) == (15, 20, [videos.SHRUNK])
     assert Image.open(io.BytesIO(small.frames[0])).size == (20, 15)
 
 
-@pytest.mark.parametrize("fault", ["another size", "damaged"])
+@pytest.mark.parametrize("suffix", [".gif", "/flow/{}.jpg", "/rgb/{}.jpg"])
+def test_a_gif_is_a_clip_of_its_own_and_optical_flow_is_none(tmp_path, suffix):
+    for number in range(4):
+        path = tmp_path / f"walk/part{number // 2}{suffix.format(number)}"
+        path = path if suffix != ".gif" else tmp_path / f"walk/part/{number}.gif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (number * 20, 90, 9)).save(path)
+        frames(path.parent / "thumbs", 2) if suffix == ".gif" and not number else None
+    clips = list(convert._in_folders(tmp_path, Report()))
+    assert len(clips) == {".gif": 4, "/flow/{}.jpg": 0, "/rgb/{}.jpg": 2}[suffix]
+
+
+def test_videos_in_no_class_and_the_folder_around_the_classes_are_named(tmp_path):
+    frames(tmp_path / "set/a/clip", 2)
+    (tmp_path / "set/lists").mkdir()
+    frames(tmp_path / "set/b/clip", 2)
+    inside = [str(tmp_path / f"set/{name}/clip") for name in "ab"]
+    assert given_splits.inner(tmp_path, inside) == f"; name {tmp_path / 'set'} if its folders are the classes"
+    (tmp_path / "train").mkdir()
+    videos.write(tmp_path / "train/0.mp4", np.zeros((2, 32, 32, 3), np.uint8))
+    (tmp_path / "labels.csv").write_text("")
+    with pytest.raises(UserError, match="its videos, such as 0.mp4, are in no class's folder; .*labels.csv"):
+        convert.items(tmp_path / "train")
+
+
+@pytest.mark.parametrize("fault", ["another size", "damaged", "another name"])
 def test_a_clip_with_a_bad_frame_is_named(tmp_path, fault):
     frames(tmp_path / "clip", 3)
     if fault == "damaged":
         (tmp_path / "clip/img_2.jpg").write_bytes(b"\xff\xd8\xffx")
+    elif fault == "another name":
+        Image.new("RGB", (40, 30)).save(tmp_path / "clip/side_2.jpg")
     else:
         Image.new("RGB", (8, 8)).save(tmp_path / "clip/img_2.jpg")
-    with pytest.raises(videos.BadVideoError, match="img_2.jpg"):
+    match = "several names, img_., side_." if fault == "another name" else "img_2.jpg"
+    with pytest.raises(videos.BadVideoError, match=match):
         videos.read(tmp_path / "clip")
+
+
+@pytest.mark.parametrize(
+    ("others", "count"), [("Img_3 cover", 3), ("flow_x_1 flow_y_1", 2), ("../clip2/b ../clip2/a", 2)]
+)
+def test_a_cover_and_optical_flow_beside_frames_are_none(tmp_path, others, count):
+    frames(tmp_path / "clip", 2)
+    (tmp_path / "clip2").mkdir()
+    saved = [tmp_path / f"clip/{name}.jpg" for name in others.split()]
+    for number, path in enumerate(saved):
+        Image.new("RGB", (40, 30), (9, 9, number * 99)).save(path)
+    clip = videos.read(saved[0].parent)
+    assert len(clip.frames) == count and (count, clip.frames[-1]) != (2, saved[-1].read_bytes())
 
 
 @pytest.mark.parametrize("names", ["v_Run_g0{}_c0{}.avi", "film{}_00{}.mp4"])
@@ -86,10 +129,10 @@ def test_clips_of_one_film_on_both_sides_of_a_split_that_the_user_gives_are_name
         part.mkdir(parents=True, exist_ok=True)
         clip.rename(part / names.format(number // 2 % 3, number % 2))
     assert convert("tsm_kinetics", tmp_path / "set", tmp_path / "out", "--no_page") == 0
-    said = [
+    findings = [
         one for what, one in reported(tmp_path / "out")["suspicious"].items() if "clips of one film" in what
     ]
-    assert said and all(" and " in one["example"] for one in said)
+    assert findings and all(" and " in one["example"] for one in findings)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +156,7 @@ def test_names_that_mean_no_class_or_one_class_are_suspicious(names, what):
 
 
 @pytest.mark.parametrize(
-    ("text", "labels", "said"),
+    ("text", "labels", "reason_part"),
     [
         ("path,label\na,1.5\nb,1\nc,1.0\n", ["1.5", "1", "1.0"], ""),
         (
@@ -123,12 +166,12 @@ def test_names_that_mean_no_class_or_one_class_are_suspicious(names, what):
         ),
     ],
 )
-def test_labels_of_a_table(tmp_path, text, labels, said):
+def test_labels_of_a_table(tmp_path, text, labels, reason_part):
     (tmp_path / "list.txt").write_text(text)
     rows = tables.examples(tables.read(tmp_path / "list.txt"), report=(report := Report()))
     assert [row.label for row in rows] == labels
-    found = [*report.changed, *report.suspicious]
-    assert any(said in reason for reason in found) if said else not found
+    findings = [*report.changed, *report.suspicious]
+    assert any(reason_part in reason for reason in findings) if reason_part else not findings
 
 
 @pytest.mark.parametrize(
@@ -160,3 +203,30 @@ def test_mnists_files_as_unpackers_name_them(tmp_path, place):
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).touch()
     assert idx.find(tmp_path, "train-images-idx3-ubyte") == tmp_path / place
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("MNIST/raw/train-images-idx3-ubyte.gz", "name .*MNIST/raw"),
+        ("archive/train-images-idx3-ubyte/train-images-idx3-ubyte", "name .*/archive$"),
+        ("train-images-idx3-ubyte (1).gz", r"rename .*ubyte \(1\).gz"),
+        ("emnist-train-images-idx3-ubyte", "rename .*emnist-train"),
+        ("train.csv", "train.csv is not read; write its digits as idx files"),
+        ("training/0/1.png", "timetotrain data resnet"),
+        ("README", "init_datasets.sh"),
+    ],
+)
+def test_what_is_there_in_place_of_mnists_files_is_named(tmp_path, name, message):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(UserError, match=f"is not there; .*{message}"):
+        idx.find(tmp_path, "train-images-idx3-ubyte")
+
+
+@pytest.mark.parametrize("name", ["a", "a.gz"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_an_idx_file_is_unpacked_by_its_content(tmp_path, name, pack):
+    idx.write(tmp_path / "plain", np.ones((2, 3, 3), np.uint8))
+    (tmp_path / name).write_bytes(pack((tmp_path / "plain").read_bytes()))
+    assert idx.read(tmp_path / name, idx.IMAGES).shape == idx.shape(tmp_path / name) == (2, 3, 3)

@@ -26,7 +26,7 @@ def file_of(image, form, **options):
     return data.getvalue()
 
 
-def seen(data, png=False):
+def array_of(data, png=False):
     """The pixels that training and predicting have, as integers."""
     return pictures.decoded(pictures.read(data, png).encoded).astype(int)
 
@@ -46,7 +46,7 @@ def test_orientation(form, orientation):
     with Image.open(io.BytesIO(data)) as image:
         expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB")).astype(int)
     assert (picture.height, picture.width) == expected.shape[:2]
-    np.testing.assert_allclose(seen(data), expected, atol=12)
+    np.testing.assert_allclose(array_of(data), expected, atol=12)
     assert (pictures.TURNED in picture.changes) == (orientation > 1)
 
 
@@ -79,7 +79,7 @@ def test_alpha(mode, png):
     image = image.convert("LA") if mode == "LA" else image
     form = {"RGBA": "PNG", "LA": "PNG", "PA": "WEBP"}[mode]
     data = file_of(image, form, **({"lossless": True} if form == "WEBP" else {}))
-    pixels, picture = seen(data, png), pictures.read(data, png)
+    pixels, picture = array_of(data, png), pictures.read(data, png)
     assert pixels[:, :16].min() > 245 and pictures.ON_WHITE in picture.changes
     np.testing.assert_allclose(pixels[:, 24:], np.asarray(image.convert("RGB")).astype(int)[:, 24:], atol=12)
 
@@ -87,7 +87,7 @@ def test_alpha(mode, png):
 def test_alpha_of_a_palette():
     image = Image.fromarray(np.repeat(np.arange(2, dtype=np.uint8), 20)[None].repeat(28, 0), "P")
     image.putpalette([0, 0, 0, 200, 30, 30])
-    pixels = seen(file_of(image, "PNG", transparency=0))
+    pixels = array_of(file_of(image, "PNG", transparency=0))
     assert pixels[:, :16].min() > 240 and abs(pixels[:, 24:] - [200, 30, 30]).max() < 16
 
 
@@ -119,16 +119,16 @@ def test_colors(mode):
     else:
         image = image.convert(mode)
     form = "TIFF" if mode in ("LAB", "1") else "JPEG"
-    with Image.open(io.BytesIO(file_of(image, form))) as found:
-        expected = np.asarray(found.convert("RGB")).astype(int)
-    np.testing.assert_allclose(seen(file_of(image, form)), expected, atol=16)
+    with Image.open(io.BytesIO(file_of(image, form))) as picture:
+        expected = np.asarray(picture.convert("RGB")).astype(int)
+    np.testing.assert_allclose(array_of(file_of(image, form)), expected, atol=16)
 
 
 def test_an_upright_jpeg_stays_as_it_is_and_a_png_where_it_may():
     jpeg, png = (file_of(Image.fromarray(smooth()), form) for form in ("JPEG", "PNG"))
     assert pictures.read(jpeg).encoded is jpeg and pictures.read(png, png=True).encoded is png
     assert pictures.read(png).encoded[:2] == b"\xff\xd8"
-    np.testing.assert_array_equal(seen(png, png=True), smooth())
+    np.testing.assert_array_equal(array_of(png, png=True), smooth())
 
 
 def test_a_jpeg_with_further_pictures_behind_it_is_the_first():
@@ -136,7 +136,7 @@ def test_a_jpeg_with_further_pictures_behind_it_is_the_first():
     data = file_of(first, "MPO", save_all=True, append_images=[second])
     with Image.open(io.BytesIO(data)) as image:
         assert image.format == "MPO"
-    np.testing.assert_allclose(seen(data), smooth(), atol=12)
+    np.testing.assert_allclose(array_of(data), smooth(), atol=12)
 
 
 @pytest.mark.parametrize("form", ["JPEG2000", "AVIF", "BMP", "PPM", "WEBP", "GIF"])
@@ -179,7 +179,7 @@ def test_the_same_pixels_have_one_digest_in_any_file():
 def test_a_picture_of_hard_edges_survives_its_encoding():
     """TensorFlow's decoder errs by up to 242 of 255 on such a JPEG of quality 100."""
     pixels = np.random.default_rng(0).integers(0, 2, (*SIZE[::-1], 1), np.uint8).repeat(3, -1) * 255
-    assert abs(seen(file_of(Image.fromarray(pixels), "PNG")) - pixels).max() < 16
+    assert abs(array_of(file_of(Image.fromarray(pixels), "PNG")) - pixels).max() < 16
 
 
 @pytest.mark.parametrize(

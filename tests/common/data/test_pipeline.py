@@ -21,14 +21,14 @@ def test_data_sets_that_a_run_reads_are_not_autotuned(monkeypatch):
     replicas = backends.make(config)
     read, dataset = [], replicas.dataset
 
-    def seen(make):
-        def kept(shard):
+    def record_make(make):
+        def make_and_keep(shard):
             read.append(make(shard))
             return read[-1]
 
-        return dataset(kept)
+        return dataset(make_and_keep)
 
-    monkeypatch.setattr(replicas, "dataset", seen)
+    monkeypatch.setattr(replicas, "dataset", record_make)
     loop = Programs(toy.Task(config), replicas)
     probe = Probe(loop)
     for use in (loop.compile, lambda: run(loop), probe.evaluate, probe.one_step):
@@ -46,8 +46,7 @@ def test_disabling_autotune_keeps_elements_and_other_options():
     assert data.options().deterministic is False and data.options().threading.private_threadpool_size == 3
 
 
-def test_parallel_calls_default_to_the_available_cores():
-    assert pipeline.parallel_calls(48) == 48
+def test_parallel_calls_are_the_available_cores():
     assert pipeline.parallel_calls() == len(os.sched_getaffinity(0))
 
 
@@ -56,7 +55,7 @@ def test_parallel_calls_default_to_the_available_cores():
 def test_each_example_counts_once(examples, batch_size, replicas):
     shards = [list(range(i, examples, replicas)) for i in range(replicas)]
     batches = padding.num_batches([len(shard) for shard in shards], batch_size)
-    seen, total = [], 0.0
+    labels, total = [], 0.0
     for shard in shards:
         dataset = tf.data.Dataset.from_tensor_slices({"label": tf.constant(shard, tf.int32)})
         padded = list(padding.pad(dataset, {"label": -1}, batch_size, batches).as_numpy_iterator())
@@ -65,9 +64,9 @@ def test_each_example_counts_once(examples, batch_size, replicas):
             assert batch["label"].shape == batch["weight"].shape == (batch_size,)
             assert ((batch["label"] >= 0) == (batch["weight"] == 1)).all()
             assert ((batch["label"] == -1) == (batch["weight"] == 0)).all()
-            seen += batch["label"][batch["weight"] == 1].tolist()
+            labels += batch["label"][batch["weight"] == 1].tolist()
             total += float(batch["weight"].sum())
-    assert sorted(seen) == list(range(examples))
+    assert sorted(labels) == list(range(examples))
     assert total == examples
 
 
@@ -91,6 +90,6 @@ def test_pixels_lose_the_mean_and_are_divided_by_the_deviation(repeats: int) -> 
     mean, deviation = (np.tile(x, repeats) for x in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     expected = (pixels / 255.0 - mean) / deviation
     for dtype, tolerance in ((tf.float64, 1e-12), (tf.bfloat16, 1e-5)):
-        found = images.normalize_rgb(tf.constant(pixels), dtype, repeats)
-        assert found.dtype == (tf.float64 if dtype == tf.float64 else tf.float32)
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+        normalized = images.normalize_rgb(tf.constant(pixels), dtype, repeats)
+        assert normalized.dtype == (tf.float64 if dtype == tf.float64 else tf.float32)
+        np.testing.assert_allclose(normalized, expected, rtol=tolerance, atol=tolerance)

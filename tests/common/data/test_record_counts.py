@@ -33,23 +33,23 @@ def unreadable(monkeypatch):
     monkeypatch.setattr(tfrecords, "count", count)
 
 
-@pytest.mark.parametrize("file, left", [(0, 4), (2, 0)])
-def test_a_file_cut_off_between_two_records_is_named(files, file, left):
+@pytest.mark.parametrize("file, count", [(0, 4), (2, 0)])
+def test_a_file_cut_off_between_two_records_is_named(files, file, count):
     """Such a file reads like a complete one."""
     record_counts.check_totals(files, 18, "num_train_examples")
-    os.truncate(files[file], left * 19)
-    assert len(list(tfrecords.read(files[file]))) == left and tfrecords.diagnose(files) is None
+    os.truncate(files[file], count * 19)
+    assert len(list(tfrecords.read(files[file]))) == count and tfrecords.diagnose(files) is None
     with pytest.raises(UserError) as error:
         record_counts.check_totals(files, 18, "num_train_examples")
     assert str(error.value).startswith(
-        f"{files[file]}: 3 such files hold {12 + left} records, config.num_train_examples is 18; "
-        f"was it cut off? It has {left}, others up to 6; give"
+        f"{files[file]}: 3 such files hold {12 + count} records, config.num_train_examples is 18; "
+        f"was it cut off? It has {count}, others up to 6; give"
     )
 
 
 def test_a_lost_file_is_noticed(files):
-    for known in (False, True):
-        if known:
+    for has_note in (False, True):
+        if has_note:
             note(files)
         with pytest.raises(UserError, match="1 such files hold 6 records, config.n is 12; was a file lost"):
             record_counts.check_totals(files[:1], 12, "n")
@@ -71,9 +71,9 @@ def test_without_a_note_no_file_is_read_before_the_clock_and_a_line_says_so(file
     with monkeypatch.context() as patched:
         unreadable(patched)
         record_counts.check_totals(files, 19, "n", read=False)
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and "counts their records on the clock" in told
-    assert record_counts.main([told.split("common.data.record_counts ")[1].strip()]) == 0
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "counts their records on the clock" in message
+    assert record_counts.main([message.split("common.data.record_counts ")[1].strip()]) == 0
     assert "18 records in 3 files" in capsys.readouterr().out
     record_counts.check_totals(files, 18, "n", read=False)
     assert not capsys.readouterr().err

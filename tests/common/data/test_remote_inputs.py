@@ -42,8 +42,8 @@ def test_the_walk_finds_callbacks():
     )
     assert operations(nested) & CALLBACKS == {"EagerPyFunc"}
     assert operations(plain.map(lambda x: tf.numpy_function(np.abs, [x], tf.int64))) & CALLBACKS == {"PyFunc"}
-    made = tf.data.Dataset.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec([], tf.int32))
-    assert operations(made) & CALLBACKS
+    dataset = tf.data.Dataset.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec([], tf.int32))
+    assert operations(dataset) & CALLBACKS
 
 
 def test_every_benchmark_of_the_pods_paper_is_walked():

@@ -243,12 +243,12 @@ def test_a_history_is_a_page_or_a_line_and_its_texts_no_markup(tmp_path, capsys)
     rows = [{**HEAD, "benchmark": text, "system": text}, *list(records(10))[1:]]
     path = tmp_path / "history_0.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = command.drawn(path, command.history.read(path)).decode()
+    page = command.render(path, command.history.read(path)).decode()
     assert "<script>alert" not in page and "&lt;script&gt;alert" in page
     for field in ("train_steps", "target"):
         wrong = [{**row, field: [[]]} for row in rows]
         with pytest.raises(UserError, match="history_0.jsonl: its records cannot be drawn"):
-            command.drawn(path, wrong)
+            command.render(path, wrong)
     path.write_text("[" * 200_000 + "\n")
     with pytest.raises(UserError, match="not a line of a history"):
         command.history.read(path)

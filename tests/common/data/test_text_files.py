@@ -17,7 +17,7 @@ from common.errors import UserError
 TEXT = "größe\nzweite Zeile\n日本\n"
 
 
-def written(folder, content, name="text.txt"):
+def write_text(folder, content, name="text.txt"):
     path = folder / name
     path.write_bytes(content)
     return path
@@ -28,23 +28,23 @@ def written(folder, content, name="text.txt"):
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_text_is_the_same_in_every_encoding_with_a_mark(tmp_path, encoding, ending, packed):
     content = TEXT.replace("\n", ending).encode(encoding)
-    path = written(tmp_path, gzip.compress(content) if packed else content)
+    path = write_text(tmp_path, gzip.compress(content) if packed else content)
     assert text_files.read(path) == TEXT.split("\n")[:-1]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-be", "utf-16-le"])
 def test_utf16_is_read_in_both_orders_with_a_mark_and_refused_without(tmp_path, encoding):
-    path = written(tmp_path, ("\ufeff" + TEXT).encode(encoding))
+    path = write_text(tmp_path, ("\ufeff" + TEXT).encode(encoding))
     assert text_files.read(path)[0] == "größe"
-    path = written(tmp_path, TEXT.encode(encoding))
+    path = write_text(tmp_path, TEXT.encode(encoding))
     with pytest.raises(
-        UserError, match="text.txt: no text: it has NULs, as UTF-16 without a mark has; save it"
+        UserError, match="text.txt: no text: it has NULs, as UTF-16 without a mark and binary files; save"
     ):
         text_files.read(path)
 
 
 def test_a_line_that_is_no_utf8_has_its_number(tmp_path):
-    path = written(tmp_path, b"a\nb\xe9c\nd")
+    path = write_text(tmp_path, b"a\nb\xe9c\nd")
     assert [(line.number, line.text, line.fault) for line in text_files.lines(path)] == [
         (1, "a", ""),
         (2, None, "not UTF-8"),
@@ -53,25 +53,26 @@ def test_a_line_that_is_no_utf8_has_its_number(tmp_path):
     with pytest.raises(UserError, match="text.txt: line 2: not UTF-8; save it as UTF-8"):
         text_files.read(path)
     with pytest.raises(UserError, match="text.txt: line 30: has a NUL character; name another file"):
-        text_files.read(written(tmp_path, b"a\n" * 29 + b"b\0\n"), "name another file")
+        text_files.read(write_text(tmp_path, b"a\n" * 29 + b"b\0\n"), "name another file")
+    assert text_files.whole(write_text(tmp_path, b"a\n\0" + b"b" * 99)) == "a\n\0" + "b" * 99
     with pytest.raises(UserError, match="text.txt: after line 1: broken UTF-16-LE"):
-        text_files.read(written(tmp_path, "a\n".encode("utf-16") + b"\x00\xd8\x0a"))
+        text_files.read(write_text(tmp_path, "a\n".encode("utf-16") + b"\x00\xd8\x0a"))
 
 
 def test_only_the_ends_of_lines_end_lines(tmp_path):
-    path = written(tmp_path, "a\u2028b\x0cc\x85d\r\n\n\re\n".encode())
+    path = write_text(tmp_path, "a\u2028b\x0cc\x85d\r\n\n\re\n".encode())
     assert text_files.read(path) == ["a\u2028b\x0cc\x85d", "", "\re"]
 
 
 def test_a_long_line_is_a_fault_and_takes_no_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "MOST_LINE", 10)
     monkeypatch.setattr(text_files, "_HEAD", 4)
-    path = written(tmp_path, b"a" * 10 + b"\n" + b"b" * 11 + b"\n" + b"c" * 50 + b"\nd\n" + b"e" * 30)
+    path = write_text(tmp_path, b"a" * 10 + b"\n" + b"b" * 11 + b"\n" + b"c" * 50 + b"\nd\n" + b"e" * 30)
     assert [line.text for line in text_files.lines(path)] == ["a" * 10, None, None, "d", None]
-    with pytest.raises(UserError, match="text.txt: line 2: longer than 1 MiB"):
+    with pytest.raises(UserError, match="text.txt: line 2: longer than 1,048,576 characters"):
         text_files.read(path)
-    with pytest.raises(UserError, match="list.csv: line 1: longer than 1 MiB"):
-        tables.read(written(tmp_path, b"path,labels\na,b\n", "list.csv"))
+    with pytest.raises(UserError, match="list.csv: line 1: longer than 1,048,576 characters"):
+        tables.read(write_text(tmp_path, b"path,labels\na,b\n", "list.csv"))
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path):
@@ -83,23 +84,24 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     with pytest.raises(UserError, match="not a regular file"):
         text_files.read(tmp_path / "pipe")
     with pytest.raises(UserError, match="cannot read .*cut: Compressed file ended"):
-        text_files.read(written(tmp_path, gzip.compress(b"a\n")[:-6], "cut"))
+        text_files.read(write_text(tmp_path, gzip.compress(b"a\n")[:-6], "cut"))
 
 
 def test_one_name_has_one_spelling():
     assert text_files.normal("  cafe\u0301 \t au  lait ") == text_files.normal("caf\xe9 au lait")
+    assert text_files.normal("\ufeffcaf\u00ade\u0301\u200b ") == "café"
 
 
 def test_a_list_of_pictures_is_read_in_any_spelling(tmp_path):
     """Pascal VOC's lists: names with spaces, suffixes, folders or flags, and accents in both of Unicode's forms."""
-    known = {"a b.jpg", "caf\xe9.jpg", "c.jpg", "d.jpg"}
-    for name in known:
+    names = {"a b.jpg", "caf\xe9.jpg", "c.jpg", "d.jpg"}
+    for name in names:
         (tmp_path / name).write_text(name)
     lines = ["a b", "cafe\u0301.jpg", "JPEGImages\\c.jpg", "d  1", "nowhere"]
     for encoding in ("utf-8-sig", "utf-16"):
-        path = written(tmp_path, "\r\n".join(lines).encode(encoding), "train.txt")
+        path = write_text(tmp_path, "\r\n".join(lines).encode(encoding), "train.txt")
         report = Report()
-        assert given_splits.of_list(path, Partners(tmp_path), report) == known
+        assert given_splits.of_list(path, Partners(tmp_path), report) == names
         (line,) = report.lines
         assert "train.txt: line 5: nowhere" in line
 
@@ -111,14 +113,14 @@ def table(folder, separator=",", encoding="utf-8", heads=("path", "label", "spli
     text = io.StringIO(newline="")
     writer = csv.writer(text, delimiter=separator, lineterminator="\r\n")
     writer.writerows([heads, *rows] if heads else rows)
-    return written(folder, text.getvalue().encode(encoding), "list.csv")
+    return write_text(folder, text.getvalue().encode(encoding), "list.csv")
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_table_is_the_same_with_every_separator_and_encoding(tmp_path, separator, encoding):
-    found = tables.examples(tables.read(table(tmp_path, separator, encoding)))
-    assert [(e.path.name, e.label, e.split) for e in found] == ROWS
+    examples = tables.examples(tables.read(table(tmp_path, separator, encoding)))
+    assert [(e.path.name, e.label, e.split) for e in examples] == ROWS
 
 
 def test_a_table_may_be_packed_and_have_lines_inside_quotes(tmp_path):
@@ -130,23 +132,50 @@ def test_a_table_may_be_packed_and_have_lines_inside_quotes(tmp_path):
 
 def test_columns_have_the_usual_names_in_any_case_and_order(tmp_path):
     rows = [(label, path, split) for path, label, split in ROWS]
-    found = tables.examples(tables.read(table(tmp_path, heads=(" Class", "File_Name", "Subset "), rows=rows)))
-    assert [(e.path.name, e.label, e.split) for e in found] == ROWS
+    examples = tables.examples(
+        tables.read(table(tmp_path, heads=(" Class", "File_Name", "Subset "), rows=rows))
+    )
+    assert [(e.path.name, e.label, e.split) for e in examples] == ROWS
 
 
 def test_a_table_without_a_line_of_names_has_paths_and_labels(tmp_path):
     (tmp_path / "a.mp4").touch()
-    found = tables.examples(tables.read(table(tmp_path, heads=None, rows=[row[:2] for row in ROWS])))
-    assert [(e.path.name, e.label, e.split, e.line) for e in found] == [
+    examples = tables.examples(tables.read(table(tmp_path, heads=None, rows=[row[:2] for row in ROWS])))
+    assert [(e.path.name, e.label, e.split, e.line) for e in examples] == [
         ("a.mp4", "run", "", 1),
         ("b.mp4", "walk, slow", "", 2),
     ]
 
 
+@pytest.mark.parametrize(
+    ("rows", "there", "first"),
+    [
+        (["a.mp4,run", "b.mp4,walk"], "b.mp4", 1),
+        (["a,run", "b,walk"], "a/", 1),
+        (["clip_id,action", "b.mp4,walk"], "b.mp4", 0),
+        (["video,label", "b,walk"], "video/", 2),
+        ([",path,label", "0,b.mp4,walk"], "b.mp4", 2),
+        (["train,path,label", "1,b,walk"], "train/", 2),
+        (["videos,label", "b,walk"], "videos/", 0),
+        (["frames,action", "frames/b,walk"], "frames/", 0),
+    ],
+)
+def test_a_first_line_is_a_row_if_its_file_or_the_next_ones_are_there(tmp_path, rows, there, first):
+    (tmp_path / there).mkdir() if there.endswith("/") else (tmp_path / there).touch()
+    path = write_text(tmp_path, "\n".join(rows).encode(), "list.csv")
+    if first:
+        assert tables.examples(tables.read(path))[0].line == first
+    else:
+        with pytest.raises(
+            UserError, match="columns (action|frames|label), .*; expected path,label, or a first line"
+        ):
+            tables.examples(tables.read(path))
+
+
 def test_cells_have_no_spaces_at_their_ends_and_splits_one_case(tmp_path):
     rows = [("a.mp4 ", "run ", "Train"), ("b.mp4", " run", "TRAIN "), ("c.mp4", "cafe\u0301", "train")]
-    found = tables.examples(tables.read(table(tmp_path, rows=rows)))
-    assert [(e.path.name, e.label, e.split) for e in found] == [
+    examples = tables.examples(tables.read(table(tmp_path, rows=rows)))
+    assert [(e.path.name, e.label, e.split) for e in examples] == [
         ("a.mp4", "run", "train"),
         ("b.mp4", "run", "train"),
         ("c.mp4", "caf\xe9", "train"),
@@ -163,10 +192,10 @@ def test_paths_are_relative_to_the_file_or_its_folder_and_may_have_backslashes(t
 
 
 def test_a_name_that_no_file_can_have_is_an_example_that_is_missing(tmp_path):
-    found = tables.examples(
+    examples = tables.examples(
         tables.read(table(tmp_path, heads=("path", "label"), rows=[("x\\" * 3000, "run")]))
     )
-    assert len(found) == 1 and not os.path.isfile(found[0].path)
+    assert len(examples) == 1 and not os.path.isfile(examples[0].path)
     with pytest.raises(UserError, match="cannot read .*: File name too long"):
         text_files.read("x" * 5000)
 
@@ -179,6 +208,7 @@ def test_a_name_that_no_file_can_have_is_an_example_that_is_missing(tmp_path):
         ("v 0.mp4 0\n", "list.csv: a list divided by blanks, as of mmaction2"),
         ("b/c.jpg dog\n", "list.csv: a list divided by blanks"),
         ("[\n", "list.csv: a list in JSON"),
+        ("path,label\n", "list.csv: no rows below the line of column names"),
         ("[1] a.jpg,cat\n", "list.csv: no rows below"),
         ("{id}.jpg,cat\n", "list.csv: no rows below"),
         ("", "list.csv: no rows; expected path,label"),
@@ -195,7 +225,7 @@ def test_a_name_that_no_file_can_have_is_an_example_that_is_missing(tmp_path):
 )
 def test_a_bad_table_is_one_line_with_file_and_number(tmp_path, content, message):
     with pytest.raises(UserError, match=message):
-        tables.examples(tables.read(written(tmp_path, content.encode(), "list.csv")))
+        tables.examples(tables.read(write_text(tmp_path, content.encode(), "list.csv")))
 
 
 @given(
@@ -203,7 +233,7 @@ def test_a_bad_table_is_one_line_with_file_and_number(tmp_path, content, message
 )
 @settings(max_examples=200)
 def test_any_bytes_are_lines_or_one_error(tmp_path_factory, content):
-    path = written(tmp_path_factory.getbasetemp(), content, "fuzzed")
+    path = write_text(tmp_path_factory.getbasetemp(), content, "fuzzed")
     try:
         actual = list(text_files.lines(path))
     except UserError as error:
@@ -221,7 +251,7 @@ CELLS = st.text(st.sampled_from('ab,;"\t\n\r \\/.\0é\ud7ff') | st.characters(co
 def test_any_table_is_examples_or_one_error(tmp_path_factory, rows, separator, heads):
     rows = [["path", "label"], *rows] if heads else rows
     content = "\n".join(separator.join(row) for row in rows).encode()
-    path = written(tmp_path_factory.getbasetemp(), content, "fuzzed.csv")
+    path = write_text(tmp_path_factory.getbasetemp(), content, "fuzzed.csv")
     try:
         actual = tables.examples(tables.read(path))
     except UserError as error:
@@ -232,17 +262,19 @@ def test_any_table_is_examples_or_one_error(tmp_path_factory, rows, separator, h
 
 @pytest.mark.parametrize(
     "content, what",
-    [(b"PK\x03\x04..", "a zip file"), (b"%PDF-1.4", "a PDF"), (b"\xff\xd8\xff\xe0", "a picture")],
+    [
+        *((b"PK\x03\x04..", "a zip file"), (b"%PDF-1.4", "a PDF"), (b"\xff\xd8\xff\xe0", "a picture")),
+        *(
+            (b"\x28\xb5\x2f\xfd..", "a compressed"),
+            (gzip.compress(b"a".ljust(257, b"\0") + b"ustar", mtime=0), "a tar file"),
+        ),
+    ],
 )
 def test_a_file_that_is_no_text_says_what_it_is(tmp_path, content, what):
     path = tmp_path / "a.en"
     path.write_bytes(content)
     with pytest.raises(UserError, match=f"a.en: no text: {what}"):
         text_files.read(path)
-
-
-def test_a_name_has_no_characters_without_width():
-    assert text_files.normal("\ufeffcaf\u00ade\u0301\u200b ") == "café"
 
 
 @pytest.mark.parametrize(
@@ -256,21 +288,14 @@ def test_a_name_has_no_characters_without_width():
 def test_a_table_as_excel_and_people_write_it(tmp_path, text):
     path = tmp_path / "list.csv"
     path.write_text(text, encoding="utf-8")
-    (found,) = tables.examples(tables.read(path))
-    assert (found.path, found.label) == (tmp_path / "a.jpg", "x")
-
-
-def test_a_table_without_rows_is_one_line(tmp_path):
-    path = tmp_path / "list.csv"
-    path.write_text("path,label\n")
-    with pytest.raises(UserError, match="no rows below the line of column names"):
-        tables.read(path)
+    (examples,) = tables.examples(tables.read(path))
+    assert (examples.path, examples.label) == (tmp_path / "a.jpg", "x")
 
 
 def test_a_row_that_is_there_twice_is_read_once_and_other_columns_are_said(tmp_path):
     path, report = tmp_path / "list.csv", Report()
     path.write_text("path,label,wide\na,x,1\nb,x,0\na,x,0\na,y,0\n")
-    found = tables.examples(tables.read(path), report=report)
-    assert [(one.path.name, one.label) for one in found] == [("a", "x"), ("b", "x"), ("a", "y")]
+    examples = tables.examples(tables.read(path), report=report)
+    assert [(one.path.name, one.label) for one in examples] == [("a", "x"), ("b", "x"), ("a", "y")]
     assert report.changed["a row that is there twice, read once"].example == f"{path}: line 4"
     assert report.skipped["a column that is not read"].example == f"{path}: wide"

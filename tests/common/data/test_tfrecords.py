@@ -18,10 +18,10 @@ from common.errors import UserError
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     for file in range(5):
-        written = tfrecords.write(
+        number = tfrecords.write(
             folder / tfrecords.shard_name("train", file, 5), [b"%d-%d" % (file, r) for r in range(20 + file)]
         )
-        assert written == 20 + file
+        assert number == 20 + file
     return tfrecords.list_files(folder, "train-*", "make them")
 
 
@@ -34,7 +34,7 @@ ALL = sorted(b"%d-%d" % (file, r) for file in range(5) for r in range(20 + file)
 
 @given(st.integers(0, 40), st.integers(1, 40), st.integers(0, 30))
 def test_shards_partition_the_records(num_files, num_shards, per_file):
-    seen, sizes = set(), []
+    records, sizes = set(), []
     for index in range(num_shards):
         mine = {
             (part.file, record)
@@ -44,23 +44,23 @@ def test_shards_partition_the_records(num_files, num_shards, per_file):
         }
         parts = record_stream.assign(num_files, Shard(index, num_shards))
         assert len(mine) == sum(part.size(per_file) for part in parts)
-        assert not seen & mine
-        seen |= mine
+        assert not records & mine
+        records |= mine
         sizes.append(len(mine))
-    assert len(seen) == num_files * per_file
+    assert len(records) == num_files * per_file
     # Sizes differ only by the rounding of files that several shards read.
     assert max(sizes) - min(sizes) <= num_files % num_shards + 1
 
 
 @pytest.mark.parametrize("num_shards", [2, 5, 7])
 def test_shards_read_their_part_and_nothing_else(files, num_shards):
-    seen = []
+    records = []
     for index in range(num_shards):
         shard = Shard(index, num_shards)
         mine = [value.numpy() for _, _, value in record_stream.once(files, shard)]
         assert len(mine) == record_stream.size(files, shard)
-        seen += mine
-    assert sorted(seen) == ALL
+        records += mine
+    assert sorted(records) == ALL
 
 
 def test_a_process_without_a_record_is_one_line_and_no_endless_wait(files):
@@ -110,9 +110,10 @@ def test_order_depends_on_the_seed_and_on_nothing_else(files):
 
 @pytest.mark.parametrize("cache", [False, True])
 @pytest.mark.parametrize("start", [1, len(ALL), len(ALL) + 17])
-def test_a_stream_can_be_entered_at_any_record(files, cache, start):
-    whole = take(record_stream.endless(files, Shard(), 3, 16, cache=cache), start + 60)
-    assert take(record_stream.endless(files, Shard(), 3, 16, start=start, cache=cache), 60) == whole[start:]
+@pytest.mark.parametrize("shard", [Shard(), Shard(1, 3)])
+def test_a_stream_can_be_entered_at_any_record(files, cache, start, shard):
+    whole = take(record_stream.endless(files, shard, 3, 16, cache=cache), start + 60)
+    assert take(record_stream.endless(files, shard, 3, 16, start=start, cache=cache), 60) == whole[start:]
 
 
 def test_cache_transforms_each_record_once(files):

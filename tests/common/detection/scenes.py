@@ -45,7 +45,7 @@ def scene(images: int = 12, seed: int = 0) -> dict:
 NOTHING = object()
 
 
-def put(entry: dict, field: str, value: object) -> None:
+def set_field(entry: dict, field: str, value: object) -> None:
     entry[field] = value
     if value is NOTHING:
         del entry[field]

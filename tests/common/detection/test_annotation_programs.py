@@ -46,8 +46,8 @@ def test_yolos_labels(tmp_path, layout):
         (tmp_path / labels / "p1.txt").write_text(f"0 {outline}\n")
     (tmp_path / "data.yaml").write_text("names:\n  0: red\n  1: blue\n")
     settings = Options()
-    found = [source for source in coco_source.find(tmp_path, settings) if source]
-    contents, names, _ = coco_tidy.tidy(found, False, settings.report)
+    sources = [source for source in coco_source.find(tmp_path, settings) if source]
+    contents, names, _ = coco_tidy.tidy(sources, False, settings.report)
     assert names == ["red", "blue"] and len(contents) == len(places)
     for one in contents:
         assert len(one["images"]) == 3 and [item["category_id"] for item in one["annotations"]] == [2, 1]
@@ -104,9 +104,21 @@ def test_every_reader_gives_one_scene_as_the_same_picture_box_and_class(tmp_path
 def test_pascal_vocs_boxes_are_on_the_turned_picture_or_it_is_said(tmp_path, size):
     photos(tmp_path / "JPEGImages", 1, orientation=6)
     voc(tmp_path, "p0", size)
-    (image,), (found,), _, report = tidied(tmp_path)
-    assert (image["width"], image["height"]) == (HEIGHT, WIDTH) and found["bbox"] == BOX and not report.lines
+    (image,), (item,), _, report = tidied(tmp_path)
+    assert (image["width"], image["height"]) == (HEIGHT, WIDTH) and item["bbox"] == BOX and not report.lines
     assert bool(report.suspicious) == (size is None or size == (0, 0))
+
+
+def test_pascal_voc_is_read_in_the_encoding_that_it_declares(tmp_path):
+    photos(tmp_path, 1)
+    voc(tmp_path, "p0")
+    path = tmp_path / "Annotations/p0.xml"
+    text = path.read_text().replace("red", "\u732b")
+    path.write_bytes(f'<?xml version="1.0" encoding="gbk"?>\n{text}'.encode("gbk"))
+    assert tidied(tmp_path)[2] == ["\u732b"]
+    path.write_text(f'<?xml version="1.0" encoding="none"?>\n{text}')
+    with pytest.raises(UserError, match="unknown encoding"):
+        tidied(tmp_path)
 
 
 def test_pascal_vocs_size_that_is_another_is_one_line(tmp_path):
@@ -227,8 +239,8 @@ def yolo(folder, settings, count=2):
 def test_yolos_classes_are_texts_in_any_encoding(tmp_path, settings, names, encoding):
     folder = yolo(tmp_path, settings.encode(encoding))
     (folder / "p0.txt").write_bytes((folder / "p0.txt").read_text().encode(encoding))
-    _, objects, found, _ = tidied(folder)
-    assert found == names and len(objects) == 2
+    _, objects, classes, _ = tidied(folder)
+    assert classes == names and len(objects) == 2
 
 
 @pytest.mark.parametrize(
@@ -250,7 +262,7 @@ def test_yolos_labels_and_pictures_without_their_partner_are_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "program, files, train, held, said",
+    "program, files, train, held_out, message",
     [
         ("voc", "M/trainval:0123 M/val:23 M/test:45", "0123", "45", ""),
         ("voc", "train:01 val:23 M/train:23 M/val:01", "23", "01", ""),
@@ -298,7 +310,7 @@ def test_yolos_labels_and_pictures_without_their_partner_are_said(tmp_path):
         ("coco", "annotations/train.json:01 annotations/val_instances.json:23", "01", "23", ""),
     ],
 )
-def test_lists_and_stray_files_as_their_authors_mean_them(tmp_path, program, files, train, held, said):
+def test_lists_and_stray_files_as_their_authors_mean_them(tmp_path, program, files, train, held_out, message):
     if program == "yolo":
         (yolo(tmp_path, "a\nb\n", 6) / "data.yaml").rename(tmp_path / "classes.txt")
     photos(tmp_path, 6)
@@ -315,8 +327,10 @@ def test_lists_and_stray_files_as_their_authors_mean_them(tmp_path, program, fil
         path.write_text(text)
     sources = coco_source.find(tmp_path, settings := Options())
     parts = ["".join(i["file_name"][-5] for i in part.content["images"]) if part else "" for part in sources]
-    assert parts == [train, held]
-    assert re.search(said, str(settings.report.suspicious)) and bool(said) == bool(settings.report.suspicious)
+    assert parts == [train, held_out]
+    assert re.search(message, str(settings.report.suspicious)) and bool(message) == bool(
+        settings.report.suspicious
+    )
 
 
 def test_a_field_split_keeps_floats_as_ids_and_entries_without_a_name(tmp_path):

@@ -45,8 +45,8 @@ def tidied(folder, masks=False, **options):
     """(images, objects, names, report) of a folder without a split."""
     settings = Options(**options)
     source, _ = coco_source.find(folder, settings)
-    (found,), names, _ = coco_tidy.tidy([source], masks, settings.report)
-    return found["images"], found["annotations"], names, settings.report
+    (result,), names, _ = coco_tidy.tidy([source], masks, settings.report)
+    return result["images"], result["annotations"], names, settings.report
 
 
 def coco(folder, values, masks=False, orientation=1):
@@ -178,7 +178,7 @@ def test_what_looks_wrong_is_suspicious(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given, there",
+    "name, there",
     [
         ("images\\p0.jpg", "images/p0.jpg"),
         ("C:\\Users\\me\\p0.jpg", "p0.jpg"),
@@ -188,12 +188,12 @@ def test_what_looks_wrong_is_suspicious(tmp_path):
         ("/data/upload/1/p0.jpg", "p0.jpg"),
     ],
 )
-def test_a_file_name_of_another_system_is_found(tmp_path, given, there):
+def test_a_file_name_of_another_system_is_found(tmp_path, name, there):
     photos(tmp_path)
     (tmp_path / there).parent.mkdir(exist_ok=True)
     (tmp_path / "p0.jpg").rename(tmp_path / there)
     values = content()
-    values["images"][0]["file_name"] = given
+    values["images"][0]["file_name"] = name
     (tmp_path / "labels.json").write_text(json.dumps(values))
     images, objects, _, report = tidied(tmp_path)
     assert len(images) == len(objects) == 2 and not report.lines
@@ -289,10 +289,10 @@ def test_a_mask_that_a_c_library_would_trust_is_one_line(tmp_path, shape, reason
 )
 def test_a_mask_of_another_form_is_read_as_meant(tmp_path, shape):
     _, objects, _, report = coco(tmp_path, content(segmentation=shape), masks=True)
-    found = coco_mask.decode(shapes.encoded(objects[0]["segmentation"], HEIGHT, WIDTH))
+    mask = coco_mask.decode(shapes.encoded(objects[0]["segmentation"], HEIGHT, WIDTH))
     expected = np.zeros((HEIGHT, WIDTH), np.uint8)
     expected[12:32, 10:40] = 1
-    assert (found == expected).all() and not report.lines
+    assert (mask == expected).all() and not report.lines
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -320,9 +320,30 @@ def test_categories_of_one_name_are_one_class(tmp_path, names, labels):
     values["categories"] = [{"id": number, "name": name} for number, name in enumerate(names)]
     for item in values["annotations"]:
         item["category_id"] = item["id"] % 2
-    _, objects, found, report = coco(tmp_path, values)
-    assert found == labels and {item["category_id"] for item in objects} == set(range(1, len(labels) + 1))
+    _, objects, classes, report = coco(tmp_path, values)
+    assert classes == labels and {item["category_id"] for item in objects} == set(range(1, len(labels) + 1))
     assert ("categories of one name, read as one class" in report.changed) == (len(labels) == 1)
+
+
+def test_one_category_past_a_long_list_is_left_out_and_no_number_is_no_traceback(tmp_path):
+    values = content(3)
+    values["categories"] = [{"id": number, "name": f"c{number}"} for number in range(1, 9)] + [
+        {"id": "\N{SUPERSCRIPT TWO}", "name": "odd"}
+    ]
+    for item, number in zip(values["annotations"], (5, 9, 5)):
+        item["category_id"] = number
+    _, objects, names, report = coco(tmp_path, values)
+    assert {names[item["category_id"] - 1] for item in objects} == {"c5"}
+    assert any("categor" in reason for reason in report.left_out)
+
+
+def test_categories_counted_from_another_number_are_refused(tmp_path):
+    values = content(3)
+    values["categories"] = [{"id": number, "name": f"c{number}"} for number in (1, 2, 3)]
+    for number, item in enumerate(values["annotations"]):
+        item["category_id"] = number
+    with pytest.raises(UserError, match="have the categories 0 to 2, the list 1 to 3; number both alike"):
+        coco(tmp_path, values)
 
 
 @pytest.mark.parametrize("name", [None, "", " ", True, ["red"]])

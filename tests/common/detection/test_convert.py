@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from common.detection import convert
-from tests.common.detection.scenes import NOTHING, jpeg, put, scene
+from tests.common.detection.scenes import NOTHING, jpeg, scene, set_field
 
 
 def convert_scene(folder: pathlib.Path, content: object, *flags: str, zipped: bool = False) -> int:
@@ -47,7 +47,7 @@ def convert_scene(folder: pathlib.Path, content: object, *flags: str, zipped: bo
 def test_an_annotation_file_without_a_field_is_one_line(tmp_path, capsys, kind, field, value, message):
     content = scene()
     bad = content[kind][1 if kind == "categories" else 3]
-    put(bad, field, value)
+    set_field(bad, field, value)
     assert convert_scene(tmp_path, content) == 2
     error = capsys.readouterr().err
     assert f"error: {tmp_path / 'notes.json'}: " in error and message in error

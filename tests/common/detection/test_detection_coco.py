@@ -15,7 +15,7 @@ from common.data import tfrecords
 from common.detection import coco_eval, coco_records, coco_write
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
-from tests.common.detection.scenes import IDS, NOTHING, SIZE, jpeg, put, scene
+from tests.common.detection.scenes import IDS, NOTHING, SIZE, jpeg, scene, set_field
 
 
 def write(folder: pathlib.Path, content: dict, masks: bool = False) -> tuple[str, list[str], list[str]]:
@@ -36,7 +36,7 @@ def test_records_are_read_as_tf_models_decoder_reads_them(tmp_path):
     ).TfExampleDecoder(include_mask=True)
     _, files, dropped = write(tmp_path, scene(), masks=True)
     assert not dropped
-    seen = 0
+    count = 0
     for file in files:
         for serialized in tfrecords.read(file):
             theirs = decoder.decode(tf.constant(serialized))
@@ -47,8 +47,8 @@ def test_records_are_read_as_tf_models_decoder_reads_them(tmp_path):
             np.testing.assert_array_equal(ours["crowd"], theirs["groundtruth_is_crowd"])
             for png, mask in zip(ours["masks"], theirs["groundtruth_instance_masks"]):
                 np.testing.assert_array_equal(tf.io.decode_png(png)[..., 0], mask)
-            seen += len(ours["labels"])
-    assert seen == len(scene()["annotations"])
+            count += len(ours["labels"])
+    assert count == len(scene()["annotations"])
 
 
 def test_records_of_tf_models_converter_are_read(tmp_path):
@@ -71,8 +71,8 @@ def test_records_of_tf_models_converter_are_read(tmp_path):
 def test_classes_are_numbered_without_gaps(tmp_path):
     annotations, _, _ = write(tmp_path, scene())
     categories = coco_records.Categories.read(annotations, 4)
-    found = categories.to_class(tf.constant([[3, 7], [44, 5], [0, 9999]], tf.int64))
-    assert found.numpy().tolist() == [[1, 2], [3, -1], [-1, -1]]
+    classes = categories.to_class(tf.constant([[3, 7], [44, 5], [0, 9999]], tf.int64))
+    assert classes.numpy().tolist() == [[1, 2], [3, -1], [-1, -1]]
     with pytest.raises(UserError, match="3 categories, config.num_classes=81"):
         coco_records.Categories.read(annotations, 81)
     with pytest.raises(UserError, match="cannot be read"):
@@ -83,7 +83,7 @@ def test_no_image_with_objects_is_one_line_and_no_endless_wait(tmp_path):
     _, files, _ = write(tmp_path, {**scene(), "annotations": []})
     for start in (0, 3):
         with pytest.raises(UserError, match="no image with objects for process 0 of 1; use fewer processes"):
-            coco_records.training_stream(files, Shard(), 5, 4, start, coco_records.parse, False, True)
+            coco_records.training_stream(files, Shard(), 5, 4, start, coco_records.parse, False)
 
 
 @pytest.mark.parametrize("crowds", [False, True])
@@ -104,7 +104,7 @@ def test_stream_leaves_empty_images_out_and_can_be_entered_anywhere(tmp_path, ca
     full = {i["image_id"] for i in scene()["annotations"]}
 
     def ids(start, count):
-        stream = coco_records.training_stream(files, Shard(), 5, 4, start, coco_records.parse, cache, True)
+        stream = coco_records.training_stream(files, Shard(), 5, 4, start, coco_records.parse, cache)
         return [int(record["image_id"]) for *_, record in stream.take(count)]
 
     whole = ids(0, 3 * len(full))
@@ -159,9 +159,9 @@ def test_annotations_that_break_an_evaluation_are_found_before_it(tmp_path, fiel
     content = scene()
     bad = content["annotations"][3]
     image = next(i for i in content["images"] if i["id"] == bad["image_id"])
-    for held in (bad, image):
-        if field in held:
-            put(held, field, value)
+    for data in (bad, image):
+        if field in data:
+            set_field(data, field, value)
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=f"image {image['id']}.*{message}.*get a good copy"):
@@ -262,8 +262,8 @@ def test_no_detections_at_all_is_zero(tmp_path):
     arrays = oracle(scene())
     arrays["scores"][:] = 0
     assert coco_eval.box_results(annotations, coco_eval.each_image_once(annotations, arrays), IDS) == []
-    found = coco_eval.average_precision(annotations, [], "bbox")
-    assert found["AP"] == 0 and set(coco_eval.by_class(found).values()) == {0}
+    scores = coco_eval.average_precision(annotations, [], "bbox")
+    assert scores["AP"] == 0 and set(coco_eval.by_class(scores).values()) == {0}
 
 
 def test_sizes_that_no_object_has_are_minus_one_without_detections_too(tmp_path):
@@ -277,7 +277,7 @@ def test_sizes_that_no_object_has_are_minus_one_without_detections_too(tmp_path)
         "bbox": [0, 0, 1, 1],
         "score": 0.1,
     }
-    some, none = (coco_eval.average_precision(annotations, found, "bbox") for found in ([wrong], []))
+    some, none = (coco_eval.average_precision(annotations, results, "bbox") for results in ([wrong], []))
     assert none == some and none["AP_small"] == 0 and none["AP_large"] == none["AR_large"] == -1
 
 

@@ -41,11 +41,11 @@ def make(request, tmp_path_factory) -> Callable[..., Programs]:
         evaluate_in_worker = False
 
         def loss(self, model, batch):
-            found = super().loss(model, batch)
-            return {name: term for name, term in found.items() if name not in ("rpn_box", "box", "mask")}
+            losses = super().loss(model, batch)
+            return {name: term for name, term in losses.items() if name not in ("rpn_box", "box", "mask")}
 
         def quality(self, sums, arrays):
-            self.found = {name: np.asarray(x) for name, x in arrays.items()}
+            self.answers = {name: np.asarray(x) for name, x in arrays.items()}
             return super().quality(sums, arrays)
 
     base = dataclasses.replace(

@@ -45,8 +45,8 @@ def test_pasting_is_bilinear_between_the_centers_of_cells():
         mask = rng.random([7, 7])
         low = rng.uniform(-8, 30, 2)
         box = np.concatenate([low, low + rng.uniform(0.5, 40, 2)])
-        found = masks.paste(mask[None], box[None], *SIZE)[..., 0]
-        np.testing.assert_array_equal(found, pasted_by_definition(mask, box))
+        pasted = masks.paste(mask[None], box[None], *SIZE)[..., 0]
+        np.testing.assert_array_equal(pasted, pasted_by_definition(mask, box))
 
 
 def test_boxes_without_an_area_and_outside_of_the_image_paste_nothing():
@@ -58,10 +58,10 @@ def test_boxes_without_an_area_and_outside_of_the_image_paste_nothing():
 
 
 def test_a_mask_of_ones_is_its_box():
-    found = masks.paste(np.ones([1, 28, 28]), np.array([[3, 5, 20, 41.0]]), *SIZE)[..., 0]
+    pasted = masks.paste(np.ones([1, 28, 28]), np.array([[3, 5, 20, 41.0]]), *SIZE)[..., 0]
     expected = np.zeros(SIZE, np.uint8)
     expected[3:20, 5:41] = 1
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(pasted, expected)
 
 
 def test_polygons_and_both_forms_of_run_lengths_decode_alike():
@@ -130,8 +130,8 @@ def scores(annotations: str, parts: list[dict], classes: range) -> dict[str, dic
 def test_an_oracle_scores_one_for_boxes_and_masks(tmp_path):
     annotations, content = generated(tmp_path)
     parts = [p for i in content["images"] for p in coco_eval.parts(oracle(content, i, 4))]
-    found = scores(annotations, parts, range(1, 12))
-    assert found["bbox"]["AP"] == pytest.approx(1.0) and found["segm"]["AP"] == pytest.approx(1.0)
+    precisions = scores(annotations, parts, range(1, 12))
+    assert precisions["bbox"]["AP"] == pytest.approx(1.0) and precisions["segm"]["AP"] == pytest.approx(1.0)
 
 
 def test_an_oracle_scores_one_on_photographs_with_crowds(tmp_path):
@@ -144,14 +144,14 @@ def test_an_oracle_scores_one_on_photographs_with_crowds(tmp_path):
     assert len(content["categories"]) == 80
     crowded = {a["image_id"] for a in content["annotations"] if a["iscrowd"]}
     images = sorted(content["images"], key=lambda image: image["id"] not in crowded)[:40]
-    kept = {image["id"] for image in images}
-    assert crowded and crowded <= kept
-    items = [a for a in content["annotations"] if a["image_id"] in kept]
+    ids = {image["id"] for image in images}
+    assert crowded and crowded <= ids
+    items = [a for a in content["annotations"] if a["image_id"] in ids]
     annotations = tmp_path / "instances.json"
     annotations.write_text(json.dumps({**content, "images": images, "annotations": items}))
     parts = [p for image in images for p in coco_eval.parts(oracle(content, image, 100))]
-    found = scores(str(annotations), parts, range(1, 91))
-    assert found["bbox"]["AP"] == pytest.approx(1.0) and found["segm"]["AP"] == pytest.approx(1.0)
+    precisions = scores(str(annotations), parts, range(1, 91))
+    assert precisions["bbox"]["AP"] == pytest.approx(1.0) and precisions["segm"]["AP"] == pytest.approx(1.0)
 
 
 def random_arrays(content: dict, columns: int = 9, padding: int = 3) -> dict[str, np.ndarray]:
@@ -208,10 +208,10 @@ def test_scores_are_exactly_those_of_plain_pycocotools(tmp_path):
 def test_parts_hold_each_image_once_and_no_empty_columns(tmp_path):
     _, content = generated(tmp_path)
     arrays = random_arrays(content)
-    found = coco_eval.parts(arrays, 7)
-    assert [len(part["image_id"]) for part in found] == [7, 7, 7, 7, 7, 5]
-    np.testing.assert_array_equal(np.concatenate([p["image_id"] for p in found]), arrays["image_id"][:40])
-    for part in found:
+    parts = coco_eval.parts(arrays, 7)
+    assert [len(part["image_id"]) for part in parts] == [7, 7, 7, 7, 7, 5]
+    np.testing.assert_array_equal(np.concatenate([p["image_id"] for p in parts]), arrays["image_id"][:40])
+    for part in parts:
         assert part["scores"].shape[1] == 0 or (part["scores"][:, -1] > 0).any()
         assert part["masks"].shape[:2] == part["scores"].shape and "weight" not in part
     arrays["scores"][:] = 0

@@ -45,8 +45,8 @@ def test_an_index_holds_in_a_copy_of_the_folder_and_no_record_is_read_again(fold
         raise AssertionError("the records are read")
 
     monkeypatch.setattr(coco_index, "_scan", scan)
-    found = coco_index.read(files(copy, "train"))
-    assert len(found) == 4 and found.files == tuple(files(copy, "train"))
+    index = coco_index.read(files(copy, "train"))
+    assert len(index) == 4 and index.files == tuple(files(copy, "train"))
 
 
 def test_a_folder_without_records_is_one_line(tmp_path, capsys):

@@ -42,7 +42,7 @@ VALUES = (
 )  # fmt: skip
 
 
-def made(what, kind, folder):
+def make_bad(what, kind, folder):
     """A sound picture or video."""
     if what == "picture":
         return custom_sources.odd_pictures(folder, kind + 1)[-1]
@@ -100,11 +100,11 @@ def read_annotations(folder, masks):
     options, digest = Options(), hashlib.sha256()
     sources = [source for source in coco_source.find(folder, options) if source]
     contents, names, _ = coco_tidy.tidy(sources, masks, options.report)
-    for source, found in zip(sources, contents):
-        found = json.loads(json.dumps(found))
-        coco_write.check(found, "the result", masks and bool(found["annotations"]))
+    for source, result in zip(sources, contents):
+        result = json.loads(json.dumps(result))
+        coco_write.check(result, "the result", masks and bool(result["annotations"]))
         dropped = []
-        for record in coco_write.examples(found, Pictures(str(source.folder), True).read, masks, dropped):
+        for record in coco_write.examples(result, Pictures(str(source.folder), True).read, masks, dropped):
             digest.update(record)
         if dropped:
             raise RuntimeError(f"an object that was taken is left out of its record: {dropped}")
@@ -133,7 +133,7 @@ def test_the_sound_annotations_are_read(tmp_path, kind):
 
 @pytest.mark.parametrize("what, kind", FILES)
 def test_the_sound_files_are_read(tmp_path, what, kind):
-    path = made(what, kind, tmp_path)
+    path = make_bad(what, kind, tmp_path)
     assert read_twice(lambda: read_file(what, path, png=True)).startswith("read")
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_file_is_read_the_same_twice_or_is_one_line(tmp_path, number):
         damage_annotations(kind, tmp_path, rng)
         read_twice(lambda: read_annotations(tmp_path, masks=number % 4 < 2))
         return
-    path = made(what, kind, tmp_path)
+    path = make_bad(what, kind, tmp_path)
     data = path.read_bytes()
     for _ in range(rng.choice((1, 1, 1, 3))):
         data = flipped(data, rng) if data and rng.random() < 0.5 else hostile.mutate_bytes(data or b"x", rng)
@@ -205,10 +205,10 @@ def test_any_value_in_any_field_is_read_or_is_a_line(tmp_path_factory, kind, fie
     options = Options()
     try:
         source, _ = coco_source.find(folder, options)
-        (found,), _, _ = coco_tidy.tidy([source], masks, options.report)
+        (result,), _, _ = coco_tidy.tidy([source], masks, options.report)
     except UserError:
         return
-    for item in found["annotations"]:
+    for item in result["annotations"]:
         x, y, width, height = item["bbox"]
         assert 0 <= x < x + width <= WIDTH and 0 <= y < y + height <= HEIGHT and item["iscrowd"] in (0, 1)
         assert np.isfinite(item["area"]) and bool(item["segmentation"]) == masks

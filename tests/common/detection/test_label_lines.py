@@ -35,6 +35,7 @@ def labeled(folder, lines, files=None, images="images", labels="labels"):
         ("0 0.4 0.5 0.3 0.25 0.9 1", "changed", "track's number"),
         ("0 0.4 0.5 0.3 0.25 0.9 {n}", "changed", "track's number"),
         ("0 0.4 0.5 0.3 0.25 0.9", "changed", "prediction's score"),
+        ("0 0,4 0,5 0,3 0,25 0,9", "changed", "prediction's score"),
         ("0 0.4 0.5 0.3 0.25 0.01", "suspicious", "score below 0.5"),
         ("0 0.4 0.5 0.3 0.25 0.01 3", "suspicious", "score below 0.5"),
     ],
@@ -54,8 +55,10 @@ def test_boxes_without_a_track_among_those_of_a_tracker_are_boxes(tmp_path):
     assert not report.left_out
 
 
-def test_triangles_stay_polygons(tmp_path):
-    content, _, report = labeled(tmp_path, ["0 0.1 0.2 0.5 0.2 0.3 0.75", "1 0 0 1 0 0.5 1"])
+@pytest.mark.parametrize("sign", " ,")
+def test_polygons_stay_polygons(tmp_path, sign):
+    lines = ["0 0.1 0.2 0.5 0.2 0.5 0.6 0.3 0.75", "1 0 0 1 0 1 0.5 0.5 1"]
+    content, _, report = labeled(tmp_path, [line.replace(" ", sign) for line in lines])
     assert [item["bbox"] for item in content["annotations"]][1] == [0, 0, WIDTH, HEIGHT]
     assert not report.changed
 
@@ -65,6 +68,11 @@ def test_boxes_of_another_layout_are_refused(tmp_path, line):
     fits = "two corners x1, y1, x2, y2" if "0.9 0.95" in line else "x, y, width, height"
     with pytest.raises(UserError, match=f"as {fits}, but 8 of 8 do not as center"):
         labeled(tmp_path, [line] * 8)
+
+
+def test_a_score_before_the_box_is_refused(tmp_path):
+    with pytest.raises(UserError, match="before each box seems to be its score; write it last"):
+        labeled(tmp_path, [f"0 0.9{n} 0.4 0.5 0.3 0.25" for n in range(8)])
 
 
 FORMATS = {
@@ -84,8 +92,8 @@ def test_pixels_with_names_are_read_and_what_is_to_ignore_is_said(tmp_path, prog
     assert [name.lower() for name in names] == ["car"]
     plain = [item["bbox"] for item in content["annotations"] if not item["iscrowd"]]
     assert plain == [pytest.approx(BOX, abs=0.3)] * 2
-    said = [*report.suspicious, *report.changed]
-    assert any(("ignore" if program != "DOTA" else word) in reason for reason in said)
+    lines = [*report.suspicious, *report.changed]
+    assert any(("ignore" if program != "DOTA" else word) in reason for reason in lines)
 
 
 @pytest.mark.parametrize("program", list(FORMATS))
@@ -109,6 +117,7 @@ def test_a_picture_with_only_regions_to_ignore_is_no_negative(tmp_path, program)
     [
         ("Big car 24 24 52.8 40", "OpenImages", "convert them to COCO or YOLO"),
         ("24,24,29,16,1,4,0,0", "VisDrone", "convert them to COCO or YOLO"),
+        ("24,24,52,24,52,40,24,40,Two words", "ICDAR", "convert its boxes to COCO"),
         (
             "cat 0.5 0.5 0.2 0.2",
             "YOLO with names",
@@ -134,6 +143,7 @@ def test_an_empty_line_of_the_classes_keeps_its_number(tmp_path):
     [
         ({"classes.txt": "dog\ncat\n"}, {"labels/classes.txt": "cat\ndog\n"}),
         ({"data.yaml": "names: [cat, dog]\n"}, {"classes.txt": "cat\nbird\n"}),
+        ({"data.yaml": "names: [cat, dog]\n"}, {"labels/data.yaml": "names: [dog, cat]\n"}),
         (
             {"classes.txt": "dog\ncat\n"},
             {"notes.json": json.dumps({"categories": [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}]})},
@@ -147,9 +157,57 @@ def test_two_lists_of_classes_that_differ_are_an_error_with_both(tmp_path, first
     assert all(name in str(error.value) for name in (*first, *second))
 
 
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("runs", "names: [dog, cat]\n"),
+        ("runs", "names: [\n"),
+        *(("labels", f"names: {x}\n") for x in ("a.names", "[")),
+    ],
+)
+def test_a_settings_file_of_a_run_or_a_broken_one_refuses_no_good_export(tmp_path, place, text):
+    (tmp_path / place).mkdir()
+    files = {"data.yaml": "names: [cat, dog]\n", f"{place}/data.yaml": text}
+    assert labeled(tmp_path, ["1 0.4 0.5 0.3 0.25"] * 2, files)[1] == ["cat", "dog"]
+
+
 def test_a_list_that_goes_on_is_the_same_list_and_names_may_be_mappings(tmp_path):
     files = {"classes.txt": "cat\n", "data.yaml": "names: [{name: cat, color: red}, {name: dog}]\n"}
     assert labeled(tmp_path, ["1 0.4 0.5 0.3 0.25"] * 2, files)[1] == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "names"),
+    [
+        ("1 dog\n0 cat\n", ["cat", "dog"]),
+        ("0: cat\n1: dog", ["cat", "dog"]),
+        ("2 door\n4 door", ["2 door", "4 door"]),
+    ],
+)
+def test_a_list_s_numbers_are_those_of_its_classes(tmp_path, lines, names):
+    assert labeled(tmp_path, ["1 0.4 0.5 0.3 0.25"] * 2, {"classes.txt": lines})[1] == names
+
+
+@pytest.mark.parametrize("place", ["masks/p0.png", "runs/train/results.png"])
+def test_pictures_of_a_folder_without_labels_are_no_pictures_without_objects(tmp_path, place):
+    (tmp_path / place).parent.mkdir(parents=True)
+    mask = Image.new("L", (WIDTH, HEIGHT))
+    mask.paste(255, (9, 9, 40, 40))
+    mask.save(tmp_path / place)
+    content, names, report = labeled(tmp_path, ["0 0.4 0.5 0.3 0.25"] * 3)
+    assert len(content["images"]) == 3 and names == ["cat", "dog"]
+    assert any("folder without any labels" in reason for reason in report.suspicious)
+
+
+@pytest.mark.parametrize("program", ["yolo", "voc", "captions"])
+def test_annotations_in_another_format_beside_coco_are_said(tmp_path, program):
+    images = [{"id": n, "file_name": f"images/p{n}.png"} for n in range(2)]
+    objects = [{"image_id": n, "category_id": 1, "bbox": [24, 24, 20, 16]} for n in range(2)]
+    values = {"images": images, "annotations": objects, "categories": [{"id": 1, "name": "cat"}]}
+    files = {"a.json": json.dumps(values), **({"p0.xml": "<annotation/>"} if program == "voc" else {})}
+    line = {"yolo": "0 0.4 0.5 0.3 0.25", "captions": "a cat on two red chairs"}.get(program, "")
+    report = labeled(tmp_path, [line] * 2, files)[2]
+    assert any("another format" in reason for reason in report.suspicious) == (program != "captions")
 
 
 def test_a_picture_never_loses_its_objects_to_the_background(tmp_path):

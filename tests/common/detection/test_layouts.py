@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from common.data.folder_conversion import Options
-from common.detection import coco_source
+from common.detection import coco_source, coco_tidy, label_lines
 from common.errors import UserError
 
 SIDE = 48
@@ -64,7 +64,7 @@ def yolo(folder, names, settings=None, line="0 0.5 0.5 0.25 0.25\n"):
     (folder / "data.yaml").write_text(text)
 
 
-def found(folder):
+def splits_of(folder):
     """Returns ([files of the training source], [files of the evaluation source] or None, report)."""
     options = Options()
     sources = coco_source.find(folder, options)
@@ -89,7 +89,7 @@ def test_each_coco_file_reads_the_pictures_of_its_own_split(tmp_path, places):
             picture(tmp_path / place / f"{number}.jpg", 100 * part + number)
     for split in ("train", "val"):
         coco(tmp_path / f"annotations/instances_{split}2017.json", [f"{n}.jpg" for n in range(3)])
-    assert found(tmp_path)[:2] == tuple([f"{place}/{n}.jpg" for n in range(3)] for place in places)
+    assert splits_of(tmp_path)[:2] == tuple([f"{place}/{n}.jpg" for n in range(3)] for place in places)
 
 
 def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
@@ -99,7 +99,7 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
         os, "walk", lambda *a, onerror=None, **k: (onerror and onerror(denied), walk(*a, **k))[1]
     )
     with pytest.raises(UserError, match="labels: no permission to read the folder"):
-        found(tmp_path)
+        splits_of(tmp_path)
 
 
 def test_a_name_that_fits_two_pictures_is_an_error_with_both(tmp_path):
@@ -107,14 +107,14 @@ def test_a_name_that_fits_two_pictures_is_an_error_with_both(tmp_path):
         picture(tmp_path / f"images/{number}/frame0.png", 50 * number)
     coco(tmp_path / "a.json", ["frame0.png"] * 3)
     with pytest.raises(UserError, match="frame0.png fits .*images/0/frame0.png and .*images/1/frame0.png"):
-        found(tmp_path)
+        splits_of(tmp_path)
 
 
 def test_copies_of_one_picture_are_one(tmp_path):
     for folder in ("a", "b"):
         picture(tmp_path / folder / "0.jpg", 9)
     coco(tmp_path / "labels.json", ["0.jpg"])
-    assert found(tmp_path)[0] == ["a/0.jpg"]
+    assert splits_of(tmp_path)[0] == ["a/0.jpg"]
 
 
 def test_labelmes_renamed_file_has_the_picture_of_its_own_name(tmp_path):
@@ -124,7 +124,7 @@ def test_labelmes_renamed_file_has_the_picture_of_its_own_name(tmp_path):
     (tmp_path / "meta").mkdir()
     for name in ("aa_config.json", "meta/info.json"):
         (tmp_path / name).write_text('{"x": 1}')
-    train, _, report = found(tmp_path)
+    train, _, report = splits_of(tmp_path)
     assert train == ["a.jpg", "b.jpg"]
     assert not report.lines and report.skipped["a JSON file beside the annotations that are read"].count == 2
 
@@ -144,7 +144,7 @@ def test_labels_without_a_picture_are_named(tmp_path):
     for n in range(3):
         (tmp_path / f"labels/p#{n}.txt").rename(tmp_path / f"labels/p_{n}.txt")
     with pytest.raises(UserError, match=r"3 label files match no picture, such as .*p_0.txt beside p#0.jpg"):
-        found(tmp_path)
+        splits_of(tmp_path)
 
 
 # --------------------------------------------------------------------------------------------------------- splits
@@ -161,20 +161,30 @@ YOLO_SPLITS = {
 
 @pytest.mark.parametrize("kind", YOLO_SPLITS)
 def test_yolos_lists_are_the_split(tmp_path, kind):
-    given, files = YOLO_SPLITS[kind]
-    yolo(tmp_path, [f"images/p{n}.jpg" for n in range(8)], given)
+    split, files = YOLO_SPLITS[kind]
+    yolo(tmp_path, [f"images/p{n}.jpg" for n in range(8)], split)
     for name, numbers in (("train.txt", range(5)), ("val.txt", (6, 7))):
         form = files.get(name, "/content/set/images/p{}.jpg")
         (tmp_path / name).write_text("".join(f"{form.format(n)}\n" for n in numbers))
     if "obj.data" in files:
         (tmp_path / "obj.data").write_text(files["obj.data"])
-    train, held, report = found(tmp_path)
-    assert train == [f"images/p{n}.jpg" for n in range(5)] and held == ["images/p6.jpg", "images/p7.jpg"]
+    train, held_out, report = splits_of(tmp_path)
+    assert train == [f"images/p{n}.jpg" for n in range(5)] and held_out == ["images/p6.jpg", "images/p7.jpg"]
     assert report.skipped["in no list of the split"].count == 1
 
 
+def test_pictures_without_labels_that_a_list_names_are_negatives(tmp_path):
+    names = [f"data/obj/{kind}/{n}.jpg" for kind in ("pos", "neg") for n in range(4)]
+    yolo(tmp_path, [*names, "data/obj/other/9.jpg"])
+    for path in [*tmp_path.glob("data/obj/neg/*.txt"), tmp_path / "data/obj/other/9.txt"]:
+        path.unlink()
+    for part, word in enumerate(("train", "val")):
+        (tmp_path / f"data/{word}.txt").write_text("\n".join(names[part::2]))
+    assert splits_of(tmp_path)[:2] == (sorted(names[::2]), sorted(names[1::2]))
+
+
 @pytest.mark.parametrize(
-    ("folders", "given"),
+    ("folders", "split"),
     [
         (("images/train2017", "images/val2017"), {}),
         (("obj_train_data", "obj_valid_data"), {}),
@@ -183,9 +193,9 @@ def test_yolos_lists_are_the_split(tmp_path, kind):
         (("train/images", "valid/images"), {"train": "../train/images", "val": "../valid/images"}),
     ],
 )
-def test_yolos_folders_are_the_split(tmp_path, folders, given):
-    yolo(tmp_path, [f"{folder}/{n}.jpg" for folder in folders for n in range(3)], given)
-    assert found(tmp_path)[:2] == tuple([f"{folder}/{n}.jpg" for n in range(3)] for folder in folders)
+def test_yolos_folders_are_the_split(tmp_path, folders, split):
+    yolo(tmp_path, [f"{folder}/{n}.jpg" for folder in folders for n in range(3)], split)
+    assert splits_of(tmp_path)[:2] == tuple([f"{folder}/{n}.jpg" for n in range(3)] for folder in folders)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +225,7 @@ def test_every_format_keeps_the_split_of_folders_lists_and_fields(tmp_path, kind
     for part, names in splits.items() if "{}" in how else ():
         (tmp_path / how.format(part)).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / how.format(part)).write_text("\n".join(names))
-    assert found(tmp_path)[:2] == tuple(splits.values())
+    assert splits_of(tmp_path)[:2] == tuple(splits.values())
     assert all(
         len(s.content["annotations"]) >= len(s.content["images"])
         for s in coco_source.find(tmp_path, Options())
@@ -224,33 +234,45 @@ def test_every_format_keeps_the_split_of_folders_lists_and_fields(tmp_path, kind
 
 def test_a_split_that_cannot_be_honored_is_said(tmp_path):
     yolo(tmp_path, [f"images/p{n}.jpg" for n in range(4)], {"train": "images", "val": "images"})
-    _, held, report = found(tmp_path)
-    assert held is None and "same pictures for both" in report.said("suspicious")[0]
+    _, held_out, report = splits_of(tmp_path)
+    assert held_out is None and "same pictures for both" in report.summaries("suspicious")[0]
     yolo(tmp_path, ["images/p9.jpg"])
     (tmp_path / "val.txt").write_text("images/p1.jpg\n")
-    assert "one part of a split without the other" in found(tmp_path)[2].said("suspicious")[0]
+    assert "one part of a split without the other" in splits_of(tmp_path)[2].summaries("suspicious")[0]
 
 
 # -------------------------------------------------------------------------------------------------------- meaning
 
 
-@pytest.mark.parametrize("given", [{"kpt_shape": "[4, 2]"}, {}])
-def test_poses_are_refused_by_name(tmp_path, given):
+@pytest.mark.parametrize("lines", [{"kpt_shape": "[4, 2]"}, {}])
+def test_poses_are_refused_by_name(tmp_path, lines):
     pose = "0 0.5 0.5 0.5 0.5 0.3 0.3 0.7 0.3 0.7 0.6 0.3 0.7\n"
-    yolo(tmp_path, [f"images/{n}.jpg" for n in range(5)], given, pose)
+    yolo(tmp_path, [f"images/{n}.jpg" for n in range(5)], lines, pose)
     with pytest.raises(UserError, match="YOLO's poses are not read; export boxes"):
-        found(tmp_path)
+        splits_of(tmp_path)
 
 
-def test_classes_counted_from_1_are_an_error(tmp_path):
+@pytest.mark.parametrize("numbers", ["12", ("1.0", "2.0")])
+def test_classes_counted_from_1_are_an_error(tmp_path, numbers):
     yolo(
         tmp_path,
         [f"images/{n}.jpg" for n in range(3)],
         {"names": "[cat, dog]"},
-        "1 .5 .5 .2 .2\n2 .5 .5 .1 .1\n",
+        "{} .5 .5 .2 .2\n{} .5 .5 .1 .1\n".format(*numbers),
     )
-    with pytest.raises(UserError, match="YOLO counts from 0"):
-        found(tmp_path)
+    with pytest.raises(UserError, match="are 1 to 2, of 2 names; YOLO counts from 0"):
+        splits_of(tmp_path)
+
+
+def test_a_class_below_0_is_left_out_and_is_no_other_count(tmp_path):
+    texts = "0 .5 .5 .2 .2\n1 .5 .5 .1 .1\n-1 .4 .4 .2 .2\n"
+    yolo(tmp_path, [f"images/{n}.jpg" for n in range(3)], {"names": "[cat, dog, cow]"}, texts)
+    splits_of(tmp_path)
+
+
+def test_a_whole_number_among_decimal_commas_is_one():
+    assert label_lines.words_of("0 0,5 0,5 1 1") == ["0", "0.5", "0.5", "1", "1"]
+    assert label_lines.words_of("0 1 1 1 1") == ["0", "1", "1", "1", "1"]
 
 
 def test_labelmes_other_shapes_and_parts_of_one_object_are_left_out_and_said(tmp_path):
@@ -302,6 +324,40 @@ FOREIGN = {
 }
 
 
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"own.json": '[{"boxes": []}]'}, "own.json: not in a form that is read; expected"),
+        ({"rle.csv": "ImageId,EncodedPixels\n0,1 2"}, "rle.csv: not in a form"),
+        (
+            {f"{n}_annotations.txt": "0.jpg 1,2,3,4,0" for n in "ab"},
+            "_annotations.txt: a list of pictures and boxes",
+        ),
+        (
+            {"0.xml": "<annotation><object><name>cat</name><bndbox><x>1</x></bndbox></object></annotation>"},
+            "without xmin",
+        ),
+    ],
+)
+def test_what_is_not_read_is_named(tmp_path, files, message):
+    picture(tmp_path / "0.jpg", 1)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    options = Options()
+    with pytest.raises(UserError, match=message):
+        coco_tidy.tidy(coco_source.find(tmp_path, options)[:1], False, options.report)
+
+
+@pytest.mark.parametrize(
+    "mask", ["annotations/trimaps/a.png", "annotations/masks/a.png", "annotations/vis/a.png"]
+)
+def test_masks_of_a_picture_s_name_are_not_the_picture(tmp_path, mask):
+    for number, name in enumerate(("images/a.jpg", mask)):
+        picture(tmp_path / name, 99 * number)
+    voc(tmp_path / "annotations/xmls/a.xml", VOC_BOX)
+    assert splits_of(tmp_path)[0] == ["images/a.jpg"]
+
+
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_foreign_format_is_named_with_what_helps(tmp_path, name):
     content, program = FOREIGN[name]
@@ -339,13 +395,13 @@ LAYOUTS = {
 )
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_layout_gives_a_picture_to_another_annotation_or_split(
-    tmp_path_factory, kind, train, held, word, place, form, suffix
+    tmp_path_factory, kind, train, held_out, word, place, form, suffix
 ):
     folder = tmp_path_factory.mktemp("layout")
     label, places = LAYOUTS[kind]
     place = places[place % len(places)]
     right = []
-    for number, (split, names) in enumerate((("train", train), (word, held))):
+    for number, (split, names) in enumerate((("train", train), (word, held_out))):
         files = []
         for n, name in enumerate(names):
             path = folder / place.format(split=split) / f"{name}.{suffix}"
@@ -364,6 +420,6 @@ def test_no_layout_gives_a_picture_to_another_annotation_or_split(
             coco(folder / label.format(split=split), spelled)
         right.append(sorted(files))
     (folder / "classes.txt").write_text("cat\n")
-    assert list(found(folder)[:2]) == right
+    assert list(splits_of(folder)[:2]) == right
     for source in coco_source.find(folder, Options()):
         assert len(source.content["annotations"]) == len(source.content["images"])

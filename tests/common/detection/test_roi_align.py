@@ -22,10 +22,10 @@ def some_boxes(rng: np.random.Generator, images: int, count: int) -> np.ndarray:
     """Boxes of all sizes inside the image, some at its border, one empty and one the whole image."""
     low = rng.uniform(0, 0.9, [images, count, 2])
     high = low + (1 - low) * rng.uniform(0, 1, [images, count, 2]) ** 2
-    found = np.concatenate([low, high], -1) * [HEIGHT, WIDTH, HEIGHT, WIDTH]
-    found[:, 0], found[:, 1] = 0, [0, 0, HEIGHT, WIDTH]
-    found[:, 2, 2:] = [HEIGHT, WIDTH]
-    return found
+    corners = np.concatenate([low, high], -1) * [HEIGHT, WIDTH, HEIGHT, WIDTH]
+    corners[:, 0], corners[:, 1] = 0, [0, 0, HEIGHT, WIDTH]
+    corners[:, 2, 2:] = [HEIGHT, WIDTH]
+    return corners
 
 
 def naive(features: dict[int, np.ndarray], boxes: np.ndarray, size: int, sampling: int) -> np.ndarray:
@@ -36,7 +36,7 @@ def naive(features: dict[int, np.ndarray], boxes: np.ndarray, size: int, samplin
         for n, box in enumerate(boxes[b]):
             area = max((box[2] - box[0]) * (box[3] - box[1]), 1e-12)
             level = min(max(math.floor(math.log2(math.sqrt(area) / 224)) + 4, min(features)), max(features))
-            here = features[level][b]
+            plane = features[level][b]
             y0, x0, y1, x1 = box / 2**level
             for i in range(size):
                 for j in range(size):
@@ -44,7 +44,7 @@ def naive(features: dict[int, np.ndarray], boxes: np.ndarray, size: int, samplin
                         for t in range(sampling):
                             y = y0 + (y1 - y0) * (i + (s + 0.5) / sampling) / size
                             x = x0 + (x1 - x0) * (j + (t + 0.5) / sampling) / size
-                            actual[b, n, i, j] += bilinear(here, y, x) / sampling**2
+                            actual[b, n, i, j] += bilinear(plane, y, x) / sampling**2
     return actual
 
 
@@ -73,10 +73,10 @@ def with_gradients(function, features: dict[int, np.ndarray], seed: int = 9):
 def test_equals_the_transcription(size, sampling):
     rng = np.random.default_rng(0)
     features, boxes = pyramid(rng, 2, 3), some_boxes(rng, 2, 9)
-    found = roi_align.roi_align(
+    crops = roi_align.roi_align(
         {k: tf.constant(v) for k, v in features.items()}, tf.constant(boxes), size, sampling
     )
-    np.testing.assert_allclose(found, naive(features, boxes, size, sampling), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(crops, naive(features, boxes, size, sampling), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(("size", "sampling"), [(7, 1), (7, 2), (14, 2)])
@@ -90,8 +90,8 @@ def test_equals_tf_models_forward_and_backward(size, sampling):
     boxes[:, 0] = [3, 4, 5, 6]
 
     def theirs(inputs):
-        named = {str(level): x for level, x in inputs.items()}
-        crops = ops.multilevel_crop_and_resize(named, tf.constant(boxes), size * sampling)
+        maps = {str(level): x for level, x in inputs.items()}
+        crops = ops.multilevel_crop_and_resize(maps, tf.constant(boxes), size * sampling)
         crops = tf.reshape(crops, [2, 40, size, sampling, size, sampling, 5])
         return tf.reduce_mean(crops, [3, 5])
 
@@ -109,8 +109,8 @@ def test_equals_tf_models_forward_and_backward(size, sampling):
 def test_levels_are_those_of_the_formula():
     sides = np.array([1, 50, 111.99, 112, 113, 223.99, 224, 300, 447.99, 448, 895, 896, 5000])
     boxes = np.stack([sides * 0, sides * 0, sides, sides], -1)
-    found = roi_align.level_of(tf.constant(boxes), 2, 5).numpy()
-    np.testing.assert_array_equal(found, np.clip(np.floor(np.log2(sides / 224)) + 4, 2, 5))
+    levels = roi_align.level_of(tf.constant(boxes), 2, 5).numpy()
+    np.testing.assert_array_equal(levels, np.clip(np.floor(np.log2(sides / 224)) + 4, 2, 5))
     assert roi_align.level_of(tf.constant([[0.0, 0, 224, 224]]), 2, 5).numpy() == [4]
 
 
@@ -163,14 +163,14 @@ def test_crops_of_masks_equal_the_transcription():
     inside, boxes = some_boxes(rng, 2, 6), some_boxes(rng, 2, 6)
     inside[:, 0] = [1, 2, 30, 40]
     boxes[:, 4] = inside[:, 4]
-    found = roi_align.crop_masks(tf.constant(masks), tf.constant(inside), tf.constant(boxes), 5)
+    crops = roi_align.crop_masks(tf.constant(masks), tf.constant(inside), tf.constant(boxes), 5)
     expected = [[naive_crop(*args, 5) for args in zip(*image)] for image in zip(masks, inside, boxes)]
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(crops, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_the_crop_of_an_object_s_own_box_shows_its_mask():
     masks = np.random.default_rng(4).integers(0, 2, [3, 28, 28]).astype(np.uint8)
     boxes = tf.constant([[1.0, 2, 30, 50], [0, 0, 7, 7], [0, 0, 0, 0]], tf.float64)
-    found = roi_align.crop_masks(tf.constant(masks), boxes, boxes, 28)
-    np.testing.assert_allclose(found[:2], masks[:2], atol=1e-9)
-    assert not found[2].numpy().any()
+    crops = roi_align.crop_masks(tf.constant(masks), boxes, boxes, 28)
+    np.testing.assert_allclose(crops[:2], masks[:2], atol=1e-9)
+    assert not crops[2].numpy().any()

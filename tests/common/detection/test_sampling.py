@@ -15,10 +15,10 @@ from common.detection import anchors, sampling, topk
 @given(st.lists(st.integers(0, 4), min_size=15, max_size=15), st.integers(0, 17), st.booleans())
 def test_exact_mask_has_k_elements_the_first_of_equal_ones(values, k, double):
     row = np.array(values, np.float64 if double else np.float32) - 2
-    found = topk.topk_mask(tf.constant(row)[None], tf.constant([k]), exact=True)[0].numpy()
+    marks = topk.topk_mask(tf.constant(row)[None], tf.constant([k]), exact=True)[0].numpy()
     expected = np.zeros(15, bool)
     expected[np.argsort(-row, kind="stable")[:k]] = True
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(marks, expected)
 
 
 @pytest.mark.parametrize("count", [60, topk._LARGE + 9])
@@ -27,8 +27,8 @@ def test_compiled_exact_masks_are_those_of_sorting(count):
     rng = np.random.default_rng(count)
     values = np.round(rng.normal(size=[4, 2, count]), 1).astype(np.float32)
     k = np.array([[0, 1], [7, 20], [count - 1, count], [count + 5, count // 2]], np.int32)
-    found = tf.function(lambda v, n: topk.topk_mask(v, n, exact=True), jit_compile=True)(values, k).numpy()
-    for row, n, mask in zip(values.reshape(-1, count), k.ravel(), found.reshape(-1, count)):
+    marks = tf.function(lambda v, n: topk.topk_mask(v, n, exact=True), jit_compile=True)(values, k).numpy()
+    for row, n, mask in zip(values.reshape(-1, count), k.ravel(), marks.reshape(-1, count)):
         expected = np.isin(np.arange(count), np.argsort(-row, kind="stable")[:n])
         np.testing.assert_array_equal(mask, expected)
 
@@ -40,8 +40,8 @@ def naive_sample(positive, negative, noise, size, positives):
         order = sorted(candidates.nonzero()[0], key=lambda i: (-noise[i], i))
         return np.isin(np.arange(len(noise)), order[:count])
 
-    chosen = draw(positive, positives)
-    return chosen, draw(negative, size - chosen.sum())
+    picks = draw(positive, positives)
+    return picks, draw(negative, size - picks.sum())
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -67,10 +67,10 @@ def test_sample_equals_sorting_and_has_exact_sizes(ties):
 def test_compact_lists_positives_first_in_order():
     positive = tf.constant([[False, True, False, True, False, False], [False] * 6])
     negative = tf.constant([[True, False, False, False, True, False], [False] * 5 + [True]])
-    chosen = sampling.compact(sampling.Sample(positive, negative), 5)
-    assert chosen.index.numpy()[0, :4].tolist() == [1, 3, 0, 4] and chosen.index.numpy()[1, 0] == 5
-    assert chosen.valid.numpy().tolist() == [[True] * 4 + [False], [True] + [False] * 4]
-    assert chosen.positive.numpy().tolist() == [[True] * 2 + [False] * 3, [False] * 5]
+    slots = sampling.compact(sampling.Sample(positive, negative), 5)
+    assert slots.index.numpy()[0, :4].tolist() == [1, 3, 0, 4] and slots.index.numpy()[1, 0] == 5
+    assert slots.valid.numpy().tolist() == [[True] * 4 + [False], [True] + [False] * 4]
+    assert slots.positive.numpy().tolist() == [[True] * 2 + [False] * 3, [False] * 5]
 
 
 def numbers(seed, step, ids, count=1000, use=0):
@@ -89,8 +89,8 @@ def test_noise_depends_on_seed_step_and_image_only():
 
 def test_noise_of_neighboring_seeds_and_uses_differs_and_any_seed_draws():
     pairs = [(seed, use) for seed in (0, 1, 2, 3) for use in (0, 1, 2)]
-    found = [numbers(seed, 5, [7], use=use)[0] for seed, use in pairs]
-    for a, b in itertools.combinations(found, 2):
+    draws = [numbers(seed, 5, [7], use=use)[0] for seed, use in pairs]
+    for a, b in itertools.combinations(draws, 2):
         assert abs(np.corrcoef(a, b)[0, 1]) < 0.15
     for seed in (2**31 - 2, 2**31 - 1, 2**63, -1):
         np.testing.assert_array_equal(
@@ -126,8 +126,8 @@ def naive_anchors(height: int, width: int) -> np.ndarray:
 
 def test_a_pyramid_s_anchors():
     for shape in ((832, 1344), (1344, 832)):
-        found = anchors.pyramid(*shape, range(2, 7))
-        assert found.shape == (279279, 4)
+        centers = anchors.pyramid(*shape, range(2, 7))
+        assert centers.shape == (279279, 4)
     small = anchors.pyramid(128, 192, range(2, 7))
     np.testing.assert_allclose(small, naive_anchors(128, 192), rtol=1e-12)
     assert len(anchors.pyramid(65, 63, [6])) == 6

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from common.distributed import alike
+from common.distributed import agreement, alike
 from common.distributed.agreement import Agreement, Decision
 from common.errors import UserError
 
@@ -38,25 +38,25 @@ def together(*calls):
 
 
 def compared(*facts):
-    return together(*[lambda a, own=own: a.same(own) for own in facts])
+    return together(*[lambda a, fact=fact: a.same(fact) for fact in facts])
 
 
 def test_processes_meet():
     """No process goes on before the last one has come."""
-    seen = []
+    order = []
 
     def meet(agreement, late):
         time.sleep(late)
-        seen.append(f"comes {late}")
+        order.append(f"comes {late}")
         agreement.meet()
-        seen.append("goes on")
+        order.append("goes on")
 
     together(*[lambda a, late=late: meet(a, late) for late in (0.1, 0, 0)])
-    assert seen[2:] == ["comes 0.1"] + ["goes on"] * 3
+    assert order[2:] == ["comes 0.1"] + ["goes on"] * 3
 
 
 @pytest.mark.parametrize(
-    ("told", "decision"),
+    ("reasons", "decision"),
     [
         ([(False, "", 0.0)] * 3, Decision()),
         ([(False, "SIGTERM", 5.0), (True, "", 0.0), (False, "", 0.0)], Decision(success=True)),
@@ -76,12 +76,14 @@ def test_processes_meet():
         ([(False, "", 0.0), (False, "a reason", 1e9)], Decision(reason="a reason on rank 1")),
     ],
 )
-def test_the_first_process_with_a_reason_is_named(told, decision):
-    assert together(*[lambda a, own=own: a.decide(*own) for own in told]) == [decision] * len(told)
+def test_the_first_process_with_a_reason_is_named(reasons, decision):
+    assert together(*[lambda a, reason=reason: a.decide(*reason) for reason in reasons]) == [decision] * len(
+        reasons
+    )
 
 
 @pytest.mark.parametrize(
-    ("processes", "known"),
+    ("processes", "finished"),
     [
         ([(True, ""), (True, "")], True),
         ([(True, "SIGTERM"), (True, "")], True),
@@ -89,10 +91,10 @@ def test_the_first_process_with_a_reason_is_named(told, decision):
         ([(False, "SIGTERM"), (True, "")], False),
     ],
 )
-def test_all_processes_learn_alike_whether_the_evaluations_have_finished(processes, known):
+def test_all_processes_learn_alike_whether_the_evaluations_have_finished(processes, finished):
     """A process is (whether its evaluation has finished, its reason to stop)."""
     waits = [lambda a, p=p: a.wait(lambda given_up: p[0], lambda: p[1]) for p in processes]
-    assert together(*waits) == [known, known]
+    assert together(*waits) == [finished, finished]
 
 
 def test_equal_facts_pass_in_any_order():
@@ -112,7 +114,20 @@ def test_a_name_that_only_one_process_has_and_further_ones_are_named():
     assert compared({"a": "1"}, {"a": "2", "$XLA_FLAGS": "--x \u00e9"}) == [line] * 2
 
 
-def test_files_of_a_folder(tmp_path):
+@pytest.mark.parametrize("refuses", [0, 2])
+def test_a_process_that_does_not_start_says_why_in_every_process(refuses, monkeypatch):
+    monkeypatch.setattr(agreement, "_LEAVE_SECONDS", 0)
+
+    def start(own, rank):
+        return (
+            own.refuse("--batch: no such flag") if rank == refuses else own.same({"rate": "1", "seed": "2"})
+        )
+
+    lines = together(*[lambda own, rank=rank: start(own, rank) for rank in range(3)])
+    assert lines == [f"rank {refuses} does not start: --batch: no such flag"] * 3
+
+
+def test_files_of_a_folder(tmp_path, monkeypatch):
     (tmp_path / "x").write_bytes(bytes(range(256)) * 4096)
     (tmp_path / "y").write_bytes(b"small")
     (tmp_path / ".hidden").touch()
@@ -124,7 +139,13 @@ def test_files_of_a_folder(tmp_path):
     assert alike.of_files(tmp_path, 4) == before
     (tmp_path / "y").rename(tmp_path / "z")
     assert alike.of_files(tmp_path, 4) != before
-    with pytest.raises(UserError, match=r"^--data_dir=.*: there is no such folder; give"):
+    with monkeypatch.context() as patch:  # Of many large files, it reads some.
+        patch.setattr(alike, "_MOST_READ", 1 << 20)
+        read = []
+        patch.setattr(alike, "_sample", lambda path, *_: read.append(path.name))
+        alike.of_files(tmp_path, 1000)
+    assert read == ["x"]
+    with pytest.raises(UserError, match=r"^--data_dir=.*: there is no such folder, or no file in it; give"):
         alike.of_files(tmp_path / "none", 4)
 
 

@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.config.schema import Communication
 from common.distributed.block_update import grid
-from common.errors import UserError
-from tests.common.distributed import updates
 
 
 @given(
@@ -22,7 +19,7 @@ def test_every_element_belongs_to_one_replica(shape, replicas, rows_only):
     layout = grid(shape, replicas, rows_only)
     owners = np.zeros(shape, int)
     for replica in range(replicas):
-        inside, there = layout.own(replica)
+        inside, there = layout.slices_of(replica)
         owners[inside] += 1
         sizes = [s.stop - s.start for s in inside]
         assert sizes == [s.stop - s.start for s in there]
@@ -50,11 +47,3 @@ def test_blocks_take_few_tiles(shape, block):
 
 def test_a_table_whose_rows_are_skipped_is_cut_between_rows():
     assert grid((33708, 1024), 2048, rows_only=True).block == (17, 1024)
-
-
-def test_blocks_without_a_sharded_update_are_an_error():
-    config = updates.config("mirrored", 2, "sgd", Communication(shard_in_blocks=True))
-    with pytest.raises(
-        UserError, match="shard_in_blocks=True needs config.communication.shard_weight_update=True"
-    ):
-        config.validate()

@@ -49,11 +49,11 @@ def sums(backend: str, number: int, dtype: str) -> dict[str, list[list[np.ndarra
     def run():
         def one():
             mine = [tf.gather(tf.constant(c), replicas.replica_id()) for c in columns]
-            found = {}
+            totals = {}
             for name, (communication, size) in CASES.items():
                 with buckets_of(size):
-                    found[name] = gradient_sum.sum_gradients(replicas, mine, communication)
-            return found
+                    totals[name] = gradient_sum.sum_gradients(replicas, mine, communication)
+            return totals
 
         return tf.nest.map_structure(replicas.local_results, replicas.run(one))
 
@@ -136,12 +136,12 @@ class Spy:
             k = len(groups[0]) if groups else replicas.num_replicas
             # Counts one of the replicas that trace this.
             whole = x.shape.num_elements() * x.dtype.size * (k if name == "all_gather" else 1)
-            sent = factor * whole * (k - 1) / k / replicas.num_replicas
+            traffic = factor * whole * (k - 1) / k / replicas.num_replicas
             self.calls.append(name)
             if groups and groups[0] == list(range(k)):
-                self.inside += sent
+                self.inside += traffic
             else:
-                self.across += sent
+                self.across += traffic
             return collective(x, groups=groups)
 
         return spied
@@ -195,14 +195,14 @@ def test_a_bucket_leaves_when_it_is_full_not_when_it_begins():
 
 
 def test_a_bucket_ends_before_the_tensor_that_would_make_it_too_large():
-    found = gradient_sum.buckets([tf.TensorSpec([3])] * 20, 100)
-    assert [len(bucket) for bucket in found] == [8, 8, 4], "8 x 12 bytes"
+    buckets = gradient_sum.buckets([tf.TensorSpec([3])] * 20, 100)
+    assert [len(bucket) for bucket in buckets] == [8, 8, 4], "8 x 12 bytes"
 
 
 @pytest.mark.parametrize("number, row", [(1, 1), (2, 2), (4, 2), (6, 2), (8, 2), (12, 3), (16, 4), (7, 7)])
 def test_2d_rows_are_the_divisor_nearest_to_the_root(number, row):
-    found = route(Communication("2d"), number).row
-    assert found == row or found * row == number
+    length = route(Communication("2d"), number).row
+    assert length == row or length * row == number
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 8, 12])

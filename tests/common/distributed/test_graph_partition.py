@@ -81,11 +81,11 @@ def test_branches_equal_every_head_on_every_replica(replicas, size, dynamic):
 def check(replicas, size, dynamic=False):
     naive_outputs, naive_gradients = run(replicas, size, everywhere)
     outputs, gradients = run(replicas, size, branches, dynamic, traced=True)
-    for copies, wanted in zip(outputs, naive_outputs, strict=True):
-        for copy, want in zip(copies, wanted, strict=True):
+    for copies, expected in zip(outputs, naive_outputs, strict=True):
+        for copy, want in zip(copies, expected, strict=True):
             np.testing.assert_allclose(copy, want, rtol=1e-8)
-    for got, want in zip(gradients, naive_gradients, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-8)
+    for actual, want in zip(gradients, naive_gradients, strict=True):
+        np.testing.assert_allclose(actual, want, rtol=1e-8)
 
 
 def check_in_a_process(backend, number):

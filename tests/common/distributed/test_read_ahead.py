@@ -8,17 +8,11 @@ import time
 import pytest
 
 from common.distributed.read_ahead import ReadAhead
+from tests.benchmarks import wait_for
 
 
 def threads():
     return [t for t in threading.enumerate() if t.name == "read ahead"]
-
-
-def wait_until(condition):
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_the_items_are_those_of_the_iterator_in_order():
@@ -32,11 +26,11 @@ def test_so_many_items_are_made_before_they_are_asked_for(depth):
     items = ReadAhead((produced.append(i) or i for i in itertools.count()), depth)
     time.sleep(0.05)
     assert not produced  # Nothing before the first is asked for.
-    for asked in range(1, 5):
-        assert next(items) == asked - 1
-        wait_until(lambda asked=asked: len(produced) == asked + depth)
+    for count in range(1, 5):
+        assert next(items) == count - 1
+        wait_for(lambda count=count: len(produced) == count + depth)
         time.sleep(0.05)
-        assert len(produced) == asked + depth
+        assert len(produced) == count + depth
 
 
 def test_an_error_comes_where_its_item_would_and_again():
@@ -69,16 +63,4 @@ def test_the_thread_ends_with_its_reader_whether_it_waits_or_works():
         assert len(threads()) == len(before) + 1
         del ahead
         gc.collect()
-        wait_until(lambda: threads() == before)
-
-
-def test_the_next_item_is_made_while_nobody_asks():
-    produced = threading.Event()
-
-    def items():
-        yield 0
-        produced.set()
-        yield 1
-
-    ahead = ReadAhead(items(), 1)
-    assert next(ahead) == 0 and produced.wait(20) and next(ahead) == 1
+        wait_for(lambda: threads() == before)

@@ -13,8 +13,8 @@ ROUTES = {
     "one bucket": (sharded(), 1 << 20),
     "a bucket each": (sharded(), 1),
     "2d": (sharded(algorithm="2d"),),
-    "blocks": (sharded(shard_in_blocks=True),),
-    "blocks of 2d sums": (sharded(shard_in_blocks=True, algorithm="2d"),),
+    "blocks": (sharded("blocks"),),
+    "blocks of 2d sums": (sharded("blocks", algorithm="2d"),),
 }
 
 

@@ -17,7 +17,7 @@ FORMS = {
     "sharded": (ShardedUpdate, sharded()),
     # Parts are not in the order of the replicas.
     "2d": (ShardedUpdate, sharded(algorithm="2d")),
-    "blocks": (BlockUpdate, sharded(shard_in_blocks=True)),
+    "blocks": (BlockUpdate, sharded("blocks")),
 }
 # Two slots; slots for rows of a table; scalar slots.
 RULES = ("adam", "lazy_adam", "own")
@@ -40,7 +40,7 @@ def runner(request):
 
 
 def test_slots_are_read_as_they_were_written(runner):
-    rule = runner.config.optimizer.name if not runner.config.optimizer.is_own else "own"
+    rule = runner.config.optimizer.name if not runner.config.optimizer.is_plugin else "own"
     update, rng = runner.state.update, np.random.default_rng(0)
     shapes = update.slot_shapes
     scalars = {n: rng.normal(size=()) for n, shape in shapes[0].items() if shape == ()}

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from common.config.clock import Clock
 from common.config.optimizer import (
     Adagrad,
     Adam,
@@ -22,6 +21,7 @@ from common.config.optimizer import (
     OwnRule,
     Sgd,
 )
+from common.config.run_length import RunLength
 from common.config.schema import Communication
 from common.distributed import gradient_sum
 from common.distributed import replicas as backends
@@ -139,7 +139,7 @@ class Runner:
         policy = precision(self.config.precision)
         with buckets_of(bucket_bytes):
             self.state = State(task, self.replicas, policy)
-        train = make_train_step(task, self.state, Clock.of(self.config))
+        train = make_train_step(task, self.state, RunLength.of(self.config))
         data = task.examples(0, BATCH * STEPS, 0)
         x = tf.constant(data["x"].reshape(STEPS, BATCH, -1))
         label = tf.constant(data["label"].reshape(STEPS, BATCH))
@@ -192,8 +192,8 @@ def free_run(
     return runner.steps(), runner.copies(), runner.slots()
 
 
-def sharded(**changes: Any) -> Communication:
-    return Communication(shard_weight_update=True, **changes)
+def sharded(form: str = "sharded", **changes: Any) -> Communication:
+    return Communication(weight_update=form, **changes)
 
 
 def furthest(mine: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:

@@ -124,9 +124,11 @@ def mutate_export(source: Path, target: Path, rng: random.Random) -> str:
         "graph bytes": lambda: graph.write_bytes(hostile.mutate_bytes(graph.read_bytes(), rng)),
         "index bytes": lambda: index.write_bytes(hostile.mutate_bytes(index.read_bytes(), rng)),
         "data bytes": lambda: data.write_bytes(hostile.mutate_bytes(data.read_bytes(), rng)),
-        "node": lambda: change_graph(graph, rng, lambda made, _: mutate_message(random_node(made, rng), rng)),
+        "node": lambda: change_graph(
+            graph, rng, lambda proto, _: mutate_message(random_node(proto, rng), rng)
+        ),
         "object": lambda: change_graph(
-            graph, rng, lambda made, _: mutate_message(made.object_graph_def, rng)
+            graph, rng, lambda proto, _: mutate_message(proto.object_graph_def, rng)
         ),
         "any field": lambda: change_graph(graph, rng, mutate_message),
     }
@@ -139,9 +141,9 @@ def change_graph(path: Path, rng: random.Random, change: Callable[[Any, random.R
     """Changes the graph of a file saved_model.pb."""
     from tensorflow.core.protobuf import saved_model_pb2
 
-    made = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    change(made.meta_graphs[0], rng)
-    path.write_bytes(made.SerializeToString())
+    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    change(model.meta_graphs[0], rng)
+    path.write_bytes(model.SerializeToString())
 
 
 def random_node(graph: Any, rng: random.Random, kind: str = "") -> Any:
@@ -194,17 +196,17 @@ def attempt(verb: str, model: Path, place: Path, flags: Sequence[str] = ()) -> d
     """Passes a model to `predict` or `export` in the folder `place`; returns the observations."""
     from timetotrain import cli
 
-    here = place / "here"
-    here.mkdir()
+    folder = place / "here"
+    folder.mkdir()
     marker = place / "imported"
-    (here / f"{hostile.EVIL}.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    (folder / f"{hostile.EVIL}.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
     picture = place / "digit.png"
     Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(picture)
-    command = [verb, str(model), *([str(picture)] if verb == "predict" else [str(here / "out")]), *flags]
+    command = [verb, str(model), *([str(picture)] if verb == "predict" else [str(folder / "out")]), *flags]
     out, err = io.StringIO(), io.StringIO()
     before, modules = _files(place), set(sys.modules)
     with (
-        _in(here),
+        _in(folder),
         contextlib.redirect_stdout(_Text(out)),
         contextlib.redirect_stderr(_Text(err)),
         _peak() as peak,
@@ -267,9 +269,9 @@ def _memory(key: str) -> int:
 
 def _files(place: Path) -> set[tuple]:
     """Returns names, sizes and times of the files in the folder and of those beside it."""
-    found = {(path.relative_to(place), *_state(path)) for path in place.rglob("*")}
+    states = {(path.relative_to(place), *_state(path)) for path in place.rglob("*")}
     beside = [path for folder in (place.parent, Path("/tmp")) for path in folder.glob("*escaped*")]
-    return found | {(path, *_state(path)) for path in beside}
+    return states | {(path, *_state(path)) for path in beside}
 
 
 def _state(path: Path) -> tuple[int, int]:

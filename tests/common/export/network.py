@@ -38,9 +38,9 @@ def config(num_replicas: int, **changes: Any) -> Config:
         optimizer=Sgd(base_learning_rate=0.1, weight_decay=1e-4),
         schedule=Constant(warmup_epochs=0),
     )  # fmt: skip
-    made = dataclasses.replace(base, **changes)
-    made.validate()
-    return made
+    toy = dataclasses.replace(base, **changes)
+    toy.validate()
+    return toy
 
 
 class Network(tf_keras.Model):
@@ -69,8 +69,10 @@ class Network(tf_keras.Model):
         x = x @ self.hidden.read_value()
         # Read here: a conditional that one replica runs reads no variable.
         first, second = self.first.read_value(), self.second.read_value()
-        found = branches(self.replicas, [lambda: x @ first, lambda: tf.tanh(x) @ second], self.spatial.groups)
-        return tf.add_n(found)
+        outputs = branches(
+            self.replicas, [lambda: x @ first, lambda: tf.tanh(x) @ second], self.spatial.groups
+        )
+        return tf.add_n(outputs)
 
 
 class Task(task.Task):

@@ -18,8 +18,8 @@ from common.train.state import State
 LABELS = ("background", "cat", "dog")
 SMALLER = {
     "resnet": {"width": 8},
-    "ssd": {"width": 8, "score_threshold": 0.0},
-    "maskrcnn": {"backbone_width": 8, "score_threshold": 0.0},
+    "ssd": {"width": 8},
+    "maskrcnn": {"backbone_width": 8},
     "transformer": {"layers": 1, "vocabulary_size": 300},
     "gnmt": {"vocabulary_size": 300},
     "ptb": {"vocabulary_size": 40},
@@ -57,8 +57,8 @@ class Saved:
         """What the saved network itself says of the inputs of each call."""
         signature = list(self.serving.inputs.values())
         function = tf.function(self.serving.function, input_signature=signature, autograph=False)
-        found = [function(tf.constant(values)) for values in calls]
-        return {name: np.concatenate([answer[name].numpy() for answer in found]) for name in found[0]}
+        answers = [function(tf.constant(values)) for values in calls]
+        return {name: np.concatenate([answer[name].numpy() for answer in answers]) for name in answers[0]}
 
 
 def inputs(kind: str, count: int, config, seed: int = 1) -> np.ndarray:
@@ -66,10 +66,10 @@ def inputs(kind: str, count: int, config, seed: int = 1) -> np.ndarray:
     rng = np.random.default_rng(seed)
     if kind in ("classes", "objects", "video"):
         sizes = [(40, 56), (56, 40), (48, 48)] if kind != "video" else [(48, 64)]
-        shown = [
+        pictures = [
             _picture(rng, *sizes[i % len(sizes)], png=kind != "video" and i % 4 == 3) for i in range(count)
         ]
-        return np.array([*shown, b""], object)[:-1]
+        return np.array([*pictures, b""], object)[:-1]
     if kind == "translation":
         tokens = np.zeros([count, 12], np.int32)
         for row in tokens:

@@ -17,6 +17,7 @@ from lab.bench.harness.replayed import Replay
 def run(folder: pathlib.Path, manifest: dict, program: dict) -> None:
     """Runs one program and saves what it gives."""
     replay = Replay(folder, manifest, program)
+    replay.compile()
     report = replay.check()
     actual = {f"output {name}": value for name, value in replay.last_outputs.items()}
     if program["kind"] == "train":

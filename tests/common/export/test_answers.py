@@ -51,8 +51,8 @@ def photo(tmp_path):
 
 def test_objects_have_names_boxes_and_masks_over_the_picture(photo, tmp_path):
     (answer,) = inference.ask(network("objects", detector), [photo])
-    (found,) = answer["objects"]
-    assert (found["name"], found["score"], found["box"]) == ("cat", 0.9, [10, 20, 50, 100])
+    (cat,) = answer["objects"]
+    assert (cat["name"], cat["score"], cat["box"]) == ("cat", 0.9, [10, 20, 50, 100])
     (plain,) = pictures.outlines(answer)
     assert plain["mask"]["size"] == [60, 120]
     from pycocotools import mask
@@ -62,10 +62,10 @@ def test_objects_have_names_boxes_and_masks_over_the_picture(photo, tmp_path):
     assert 10 <= rows.min() < rows.max() < 50 and 20 <= columns.min() < columns.max() < 100
     json.dumps(plain)
     path = pictures.draw(answer, tmp_path / "out")
-    with Image.open(path) as drawn, Image.open(photo) as before:
-        assert max(drawn.size) == pictures.LEAST_SIDE
-        wide = np.asarray(drawn.convert("RGB"), float)
-        plain_wide = np.asarray(before.resize(drawn.size, Image.Resampling.BICUBIC), float)
+    with Image.open(path) as picture, Image.open(photo) as before:
+        assert max(picture.size) == pictures.LEAST_SIDE
+        wide = np.asarray(picture.convert("RGB"), float)
+        plain_wide = np.asarray(before.resize(picture.size, Image.Resampling.BICUBIC), float)
     changed = np.abs(wide - plain_wide).max(-1) > 10
     assert changed[120, 240] and not changed[230, 470]  # Inside the mask, and far from the box.
     assert pictures.draw(answer, tmp_path / "out").name == "photo-1.png"  # Nothing is overwritten.
@@ -76,8 +76,8 @@ def test_a_label_that_hides_an_object_or_a_label_is_left_out(tmp_path):
     alone, best, beside = [400, 20, 440, 60], [100, 100, 140, 140], [84, 110, 100, 126]
     objects = [{"name": "cat", "score": 0.9, "box": box} for box in (alone, best, beside)]
     path = pictures.draw({"file": str(tmp_path / "black.png"), "objects": objects}, tmp_path / "out")
-    with Image.open(path) as drawn:
-        pixels = np.asarray(drawn.convert("RGB")).any(-1)
+    with Image.open(path) as picture:
+        pixels = np.asarray(picture.convert("RGB")).any(-1)
     assert pixels[390, 30]  # The label of an object that stands alone.
     assert not pixels[92, 160]  # The best one's would hide the object beside it,
     assert pixels[74, 160]  # whose own hides none.
@@ -87,8 +87,8 @@ def test_a_label_that_hides_an_object_or_a_label_is_left_out(tmp_path):
 def test_classes_are_a_strip_below_the_picture(photo, tmp_path):
     (answer,) = inference.ask(network("classes", classifier), [photo])
     assert answer["classes"] == [{"name": "dog", "score": 0.75}, {"name": "cat", "score": 0.25}]
-    with Image.open(pictures.draw(answer, tmp_path / "out")) as drawn:
-        assert drawn.width == pictures.LEAST_SIDE and drawn.height > pictures.LEAST_SIDE / 2
+    with Image.open(pictures.draw(answer, tmp_path / "out")) as picture:
+        assert picture.width == pictures.LEAST_SIDE and picture.height > pictures.LEAST_SIDE / 2
 
 
 def later(path, changed, seconds=5):
@@ -113,10 +113,10 @@ def test_a_video_has_labels_by_time(photo, tmp_path):
             frame = av.VideoFrame.from_ndarray(np.full([48, 64, 3], i, np.uint8), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    seen = []
+    sizes = []
 
     def call(values):
-        seen.append(len(values))
+        sizes.append(len(values))
         return classifier(values)
 
     (answer,) = inference.ask(network("video", call), [str(path)])
@@ -124,7 +124,7 @@ def test_a_video_has_labels_by_time(photo, tmp_path):
         (0.0, 4.0, "dog"),
         (4.0, 8.0, "dog"),
     ]
-    assert seen == [80, 40, 40] and answer["seconds"] == pytest.approx(8.0, abs=0.11)
+    assert sizes == [80, 40, 40] and answer["seconds"] == pytest.approx(8.0, abs=0.11)
     assert answer["classes"][0]["name"] == "dog"
     times = videos.read(later(path, tmp_path / "later.mp4")).times
     assert times[0] == 0.0 and times[-1] == pytest.approx(8.0, abs=0.11), (
@@ -183,16 +183,16 @@ def test_a_class_has_one_color_in_every_picture(photo, tmp_path):
     assert colors == {"cat": pictures.COLORS[0], "dog": pictures.COLORS[1]}
     for name, color in colors.items():
         answer = {"file": photo, "objects": [{"name": name, "score": 0.9, "box": [10, 20, 50, 100]}]}
-        with Image.open(pictures.draw(answer, tmp_path / "drawn", colors)) as drawn:
-            seen = {"#" + bytes(pixel).hex().upper() for _, pixel in drawn.getcolors(1 << 20)}
-        assert seen & set(colors.values()) == {color}
+        with Image.open(pictures.draw(answer, tmp_path / "drawn", colors)) as picture:
+            present = {"#" + bytes(pixel).hex().upper() for _, pixel in picture.getcolors(1 << 20)}
+        assert present & set(colors.values()) == {color}
 
 
 def test_what_is_no_picture_is_named_and_the_others_are_answered(photo, tmp_path):
-    seen = []
+    sizes = []
 
     def call(values):
-        seen.append(len(values))
+        sizes.append(len(values))
         return classifier(values)
 
     bad = tmp_path / "bad.jpg"
@@ -203,7 +203,7 @@ def test_what_is_no_picture_is_named_and_the_others_are_answered(photo, tmp_path
     assert ["classes" in answer for answer in answers] == [True, False, True, False]
     assert "bad.jpg: no picture: cannot identify" in answers[1]["error"]
     assert "missing.jpg: no picture: cannot read: No such file" in answers[3]["error"]
-    assert seen == [2]  # The second batch has no picture.
+    assert sizes == [2]  # The second batch has no picture.
 
 
 def test_a_folder_stands_for_the_pictures_in_it(photo, tmp_path):
@@ -211,15 +211,15 @@ def test_a_folder_stands_for_the_pictures_in_it(photo, tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (9, 9)).save(tmp_path / name, "BMP")
     (tmp_path / "more/note.txt").write_text("no picture")
-    found, others = inference.files_in(network("classes", classifier), [photo, str(tmp_path / "more")])
-    assert found == [photo, str(tmp_path / "more/deep/a.BMP"), str(tmp_path / "more/odd")]
+    files, others = inference.files_in(network("classes", classifier), [photo, str(tmp_path / "more")])
+    assert files == [photo, str(tmp_path / "more/deep/a.BMP"), str(tmp_path / "more/odd")]
     assert others == [str(tmp_path / "more/note.txt")]
-    assert all("classes" in answer for answer in inference.ask(network("classes", classifier), found))
+    assert all("classes" in answer for answer in inference.ask(network("classes", classifier), files))
 
 
 def test_the_first_call_of_a_shape_is_not_measured(photo):
-    asked = network("classes", classifier)
-    assert asked.measured() == ""
-    list(inference.ask(asked, [photo] * 5, batch=2))  # Shapes 2, 2, 1.
-    assert "a call of 2 pictures (median of 1 calls)" in asked.measured()
-    assert io.StringIO(asked.measured()).readline().startswith("latency")
+    classes = network("classes", classifier)
+    assert classes.measured() == ""
+    list(inference.ask(classes, [photo] * 5, batch=2))  # Shapes 2, 2, 1.
+    assert "a call of 2 pictures (median of 1 calls)" in classes.measured()
+    assert io.StringIO(classes.measured()).readline().startswith("latency")

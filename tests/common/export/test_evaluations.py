@@ -22,8 +22,8 @@ def noise(width, height):
     return np.asarray(Image.fromarray(RNG.integers(0, 256, [6, 8, 3], np.uint8)).resize((width, height)))
 
 
-def compare(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
+def compare(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
 def records(saved, folder):
@@ -56,9 +56,9 @@ def test_classes(benchmark, tmp_path):
         (batch,), files = records(saved, tmp_path)
     else:
         size = saved.config.image_size
-        shown = np.stack([noise(size, size)[..., 0] for _ in SIZES])
-        batch = next(iter(saved.task.input.eval_input(saved.config, (shown, np.zeros(4)), WHOLE, 4)))
-        files = np.array([tf.io.encode_png(one[..., None]).numpy() for one in shown], object)
+        pictures = np.stack([noise(size, size)[..., 0] for _ in SIZES])
+        batch = next(iter(saved.task.input.eval_input(saved.config, (pictures, np.zeros(4)), WHOLE, 4)))
+        files = np.array([tf.io.encode_png(one[..., None]).numpy() for one in pictures], object)
     answer = inference.from_checkpoint(trained.load(saved.path))(files)
     compare(
         answer["scores"], tf.nn.softmax(saved.task.logits(saved.state.model, batch, training=False)).numpy()
@@ -75,9 +75,9 @@ def test_objects(benchmark, tmp_path):
     order = np.argsort(arrays["image_id"])[-len(SIZES) :]
     answer = inference.from_checkpoint(trained.load(saved.path))(files)
     for name in ("scores", "classes", *(["masks"] if benchmark == "maskrcnn" else [])):
-        found, expected = answer[name].astype(float), arrays[name][order].astype(float)
+        actual, expected = answer[name].astype(float), arrays[name][order].astype(float)
         # Masks of an evaluation are float16.
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 if name == "masks" else 1e-5)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-3 if name == "masks" else 1e-5)
     sides = np.array([[h, w, h, w] for w, h in SIZES], np.float32)[:, None]
     compare(answer["boxes"], arrays["boxes"][order].clip(0, 1) * sides)
     assert (answer["classes"] > 0).any()
@@ -119,10 +119,10 @@ def test_a_translation(benchmark, tmp_path):
     batch |= {"index": np.arange(4), "weight": np.ones(4, np.float32)}
     batch = {name: tf.constant(value) for name, value in batch.items()}
     expected = saved.task.evaluate(saved.state.model, batch).arrays["tokens"].numpy()
-    found = saved.answers([tokens])["tokens"]
-    shared = min(found.shape[1], expected.shape[1])
-    np.testing.assert_array_equal(found[:, :shared], expected[:, :shared])
-    assert not found[:, shared:].any() and not expected[:, shared:].any() and found.any()
+    tokens_of_model = saved.answers([tokens])["tokens"]
+    shared = min(tokens_of_model.shape[1], expected.shape[1])
+    np.testing.assert_array_equal(tokens_of_model[:, :shared], expected[:, :shared])
+    assert not tokens_of_model[:, shared:].any() and not expected[:, shared:].any() and tokens_of_model.any()
 
 
 def test_the_next_words(tmp_path):

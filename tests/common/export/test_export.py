@@ -67,8 +67,8 @@ def replayed(folder, *arguments):
 
 def test_rules_make_the_same_bits_everywhere():
     uniform = {"rule": "uniform", "low": -1.0, "high": 3.0, "key": [5, 2]}
-    made = rules.make(uniform, [3, 4], "float32", {})
-    assert hashlib.sha256(made.tobytes()).hexdigest()[:16] == "d433dba6f9305777"
+    array = rules.make(uniform, [3, 4], "float32", {})
+    assert hashlib.sha256(array.tobytes()).hexdigest()[:16] == "d433dba6f9305777"
     integers = rules.make({"rule": "integers", "low": 2, "high": 9, "key": 7}, [1000], "int32", {})
     assert hashlib.sha256(integers.tobytes()).hexdigest()[:16] == "9de52f07de925798"
     assert set(integers) == set(range(2, 9))
@@ -164,7 +164,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_folder_to_be_used_again(tmp_path
     if there:
         folder.mkdir()
 
-    def full(*arguments, **named):
+    def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:

@@ -44,11 +44,11 @@ assert not [m for m in sys.modules if m.split(".")[0] in ("common", "timetotrain
 
 def plainly(export, calls, folder):
     """What plain TensorFlow says of the inputs of each call, in an empty folder, without what this project sets."""
-    given = [
+    encoded = [
         [base64.b64encode(x).decode() for x in values] if values.dtype == object else values.tolist()
         for values in calls
     ]
-    (folder / "inputs.json").write_text(json.dumps(given))
+    (folder / "inputs.json").write_text(json.dumps(encoded))
     (folder / "empty").mkdir()
     environment = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "TF_USE_LEGACY_KERAS")}
     command = [sys.executable, "-c", PLAIN, *map(str, (export, folder / "inputs.json", folder / "out.npz"))]
@@ -80,8 +80,8 @@ def compare(actual, expected):
         if value.dtype.kind == "f":
             np.testing.assert_allclose(actual[name], value, rtol=0, atol=tolerance(value), err_msg=name)
         else:
-            wanted = [x.decode() for x in value.ravel()] if value.dtype == object else value.ravel().tolist()
-            assert actual[name].ravel().tolist() == wanted, name
+            values = [x.decode() for x in value.ravel()] if value.dtype == object else value.ravel().tolist()
+            assert actual[name].ravel().tolist() == values, name
 
 
 def test_only_detections_of_equal_score_may_change_places():
@@ -115,8 +115,8 @@ def export_and_compare(benchmark, tmp_path, count):
 
 
 def test_a_saved_model_answers_as_the_network_in_plain_tensorflow(tmp_path):
-    _, found = export_and_compare("mnist", tmp_path, 5)
-    assert len(np.unique(found["scores"].round(4), axis=0)) == 5  # Other inputs have other answers.
+    _, answers = export_and_compare("mnist", tmp_path, 5)
+    assert len(np.unique(answers["scores"].round(4), axis=0)) == 5  # Other inputs have other answers.
 
 
 @pytest.mark.e2e
@@ -154,10 +154,10 @@ def test_a_saved_model_gives_its_weights_by_name(digits, tmp_path):
     from common.train import warm_start
 
     formats.write(trained.load(digits.path), tmp_path / "out", "savedmodel")
-    found, wanted = weight_files.read(tmp_path / "out"), warm_start.variables(digits.state.model)
-    assert sorted(found) == sorted(wanted)
-    for name, variable in wanted.items():
-        np.testing.assert_array_equal(found[name], variable.numpy())
+    arrays, variables = weight_files.read(tmp_path / "out"), warm_start.variables(digits.state.model)
+    assert sorted(arrays) == sorted(variables)
+    for name, variable in variables.items():
+        np.testing.assert_array_equal(arrays[name], variable.numpy())
 
 
 def test_stablehlo_takes_the_input_and_the_weights_by_name(digits, tmp_path):
@@ -180,8 +180,8 @@ def test_onnx_computes_the_same(digits, tmp_path):
         np.testing.assert_allclose(actual, digits.answers([values])["scores"], atol=1e-6)
     (tmp_path / "digit.png").write_bytes(values[0])
     command = [sys.executable, tmp_path / "out/recipe.py", tmp_path / "digit.png"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    (scores,) = re.findall(r"\[(.*)\]", said)
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (scores,) = re.findall(r"\[(.*)\]", output)
     np.testing.assert_allclose([float(x) for x in scores.split(",")], actual[0, :5], atol=1e-6)
 
 
@@ -192,8 +192,8 @@ def test_onnx_takes_any_number_of_texts(tmp_path):
     formats.write(network, tmp_path / "out", "onnx")
     session = runtime.InferenceSession(tmp_path / "out" / "model.onnx")
     words = np.random.default_rng(0).integers(0, 40, [3, network.config.num_steps]).astype(np.int32)
-    (found,) = session.run(None, {"words": words})
-    np.testing.assert_allclose(found, network.serving.features(words), atol=1e-5)
+    (scores,) = session.run(None, {"words": words})
+    np.testing.assert_allclose(scores, network.serving.features(words), atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (48, 48), (17, 64)])
@@ -226,22 +226,22 @@ def told_by_the_recipe(folder, pictures):
 )
 def test_the_recipe_s_inputs_have_predict_s_answers(benchmark, tmp_path):
     saved = networks.Saved(benchmark, tmp_path / "checkpoints")
-    shown = [np.random.default_rng(i).integers(0, 256, [40 + i, 56, 3]).astype(np.uint8) for i in range(3)]
-    shown = [
+    pictures = [np.random.default_rng(i).integers(0, 256, [40 + i, 56, 3]).astype(np.uint8) for i in range(3)]
+    pictures = [
         np.asarray(Image.fromarray(x).resize((90, 61)).convert("L" if benchmark == "mnist" else "RGB"))
-        for x in shown
+        for x in pictures
     ]
-    files = np.array([*(tf.io.encode_png(np.atleast_3d(x)).numpy() for x in shown), b""], object)[:-1]
+    files = np.array([*(tf.io.encode_png(np.atleast_3d(x)).numpy() for x in pictures), b""], object)[:-1]
     network = trained.load(saved.path)
     formats.write(network, tmp_path / "out", "stablehlo")
-    arrays = told_by_the_recipe(tmp_path / "out", shown)
+    arrays = told_by_the_recipe(tmp_path / "out", pictures)
     rows = [network.serving.features(*(value[i : i + 1] for value in arrays.values())) for i in range(3)]
     expected = saved.answers([files])
     if benchmark in ("mnist", "resnet"):
         np.testing.assert_allclose(np.concatenate(rows), expected["scores"], atol=1e-4)
         return
-    found = {name: np.concatenate([row[name].numpy() for row in rows]) for name in rows[0]}
-    np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-4)
+    actual = {name: np.concatenate([row[name].numpy() for row in rows]) for name in rows[0]}
+    np.testing.assert_allclose(actual["scores"], expected["scores"], atol=1e-4)
 
 
 def test_a_checkpoint_answers_as_the_network(digits):

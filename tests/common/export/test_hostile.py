@@ -31,13 +31,13 @@ def place(tmp_path):
 
 def refused(verb, model, place, message, *flags):
     """Gives the model to a verb, which must refuse it in one line that has `message`, and do nothing else."""
-    seen = hostile_models.attempt(verb, model, place, flags)
-    assert not hostile_models.broken(seen), seen
-    assert seen["status"] == 2 and message in seen["error"], seen
-    assert str(model.name) in seen["error"] and not (place / "here/out").exists()
+    outcome = hostile_models.attempt(verb, model, place, flags)
+    assert not hostile_models.broken(outcome), outcome
+    assert outcome["status"] == 2 and message in outcome["error"], outcome
+    assert str(model.name) in outcome["error"] and not (place / "here/out").exists()
 
 
-def written(parts, place, compression=zipfile.ZIP_STORED):
+def rewritten(parts, place, compression=zipfile.ZIP_STORED):
     path = place / "checkpoint_00000007.npz"
     hostile.write(path, parts, compression)
     return path
@@ -62,13 +62,13 @@ def replaced(parts, member, content):
 
 @pytest.mark.parametrize("verb", ["predict", "export"])
 def test_the_sound_models_answer(sound, place, verb):
-    seen = hostile_models.attempt(verb, sound[0], place)
-    assert seen["status"] == 0 and not hostile_models.broken(seen), seen
+    outcome = hostile_models.attempt(verb, sound[0], place)
+    assert outcome["status"] == 0 and not hostile_models.broken(outcome), outcome
 
 
 def test_the_sound_export_answers(sound, place):
-    seen = hostile_models.attempt("predict", sound[1], place)
-    assert seen["status"] == 0 and not hostile_models.broken(seen), seen
+    outcome = hostile_models.attempt("predict", sound[1], place)
+    assert outcome["status"] == 0 and not hostile_models.broken(outcome), outcome
 
 
 @pytest.mark.parametrize("verb", ["predict", "export"])
@@ -77,7 +77,7 @@ def test_the_sound_export_answers(sound, place):
 )
 def test_an_asset_is_a_plain_file_name(sound, place, verb, name):
     parts = [*hostile.members(sound[0]), (f"assets/{name}.npy", hostile.array(np.zeros(3, np.uint8)))]
-    refused(verb, written(parts, place), place, "is not a plain file name")
+    refused(verb, rewritten(parts, place), place, "is not a plain file name")
 
 
 @pytest.mark.parametrize("verb", ["predict", "export"])
@@ -85,20 +85,20 @@ def test_an_asset_of_a_translation_is_refused_before_a_network_is_made(sound, pl
     about = hostile.meta(parts := hostile.members(sound[0]))
     parts = hostile.with_meta(parts, {**about, "benchmark": "gnmt"})
     parts.append(("assets/../../escaped.npy", hostile.array(np.zeros(3, np.uint8))))
-    refused(verb, written(parts, place), place, "is not a plain file name")
+    refused(verb, rewritten(parts, place), place, "is not a plain file name")
 
 
 @pytest.mark.parametrize("verb", ["predict", "export"])
 @pytest.mark.parametrize("field", ["optimizer.name", "schedule.kind"])
 @pytest.mark.parametrize("name", [f"{hostile.EVIL}:make", f"{hostile.EVIL}.inner:make", "nonsense"])
 def test_what_trained_a_model_is_not_looked_at(sound, place, verb, field, name):
-    seen = hostile_models.attempt(verb, written(changed(sound, **{field: name}), place), place)
-    assert seen["status"] == 0 and not hostile_models.broken(seen), seen
+    outcome = hostile_models.attempt(verb, rewritten(changed(sound, **{field: name}), place), place)
+    assert outcome["status"] == 0 and not hostile_models.broken(outcome), outcome
 
 
 def test_an_export_says_what_trained_it(sound, place):
-    found = trained.load(written(changed(sound, **{"optimizer.name": "evil:rule"}), place))
-    assert found.about()["config"]["optimizer"]["name"] == "evil:rule" != found.config.optimizer.name
+    model = trained.load(rewritten(changed(sound, **{"optimizer.name": "evil:rule"}), place))
+    assert model.about()["config"]["optimizer"]["name"] == "evil:rule" != model.config.optimizer.name
 
 
 def with_norm(sound, place):
@@ -107,7 +107,7 @@ def with_norm(sound, place):
     )
     config |= {"norm": f"{hostile.EVIL}:make", "division": "open"}
     about = {**hostile.meta(hostile.members(sound[0])), "benchmark": "resnet", "config": config}
-    return written(hostile.with_meta(hostile.members(sound[0]), about), place)
+    return rewritten(hostile.with_meta(hostile.members(sound[0]), about), place)
 
 
 @pytest.mark.parametrize("verb", ["predict", "export"])
@@ -116,24 +116,26 @@ def test_a_layer_that_a_model_names_needs_a_flag(sound, place, verb):
 
 
 def test_with_the_flag_it_is_imported(sound, place):
-    seen = hostile_models.attempt("predict", with_norm(sound, place), place, ["--allow_plugins"])
-    assert seen["status"] == 2 and "marker" in seen["imported"] and "no function 'make'" in seen["error"], (
-        seen
-    )
+    outcome = hostile_models.attempt("predict", with_norm(sound, place), place, ["--allow_plugins"])
+    assert (
+        outcome["status"] == 2
+        and "marker" in outcome["imported"]
+        and "no function 'make'" in outcome["error"]
+    ), outcome
 
 
 @pytest.mark.parametrize("name", ["", "pip", hostile.EVIL, "common.export", ["mnist"], "mnist.presets"])
 def test_a_checkpoint_names_a_known_benchmark(sound, place, name):
     about = {**hostile.meta(hostile.members(sound[0])), "benchmark": name}
     about["config"]["benchmark"] = name
-    path = written(hostile.with_meta(hostile.members(sound[0]), about), place)
+    path = rewritten(hostile.with_meta(hostile.members(sound[0]), about), place)
     refused(
         "predict", path, place, "is unknown; known: " if isinstance(name, str) else "not a whole checkpoint"
     )
 
 
 def test_the_benchmark_in_the_configuration_has_no_say(sound, place):
-    path = written(changed(sound, benchmark=hostile.EVIL), place)
+    path = rewritten(changed(sound, benchmark=hostile.EVIL), place)
     assert trained.load(path).benchmark == "mnist"
 
 
@@ -152,14 +154,14 @@ def test_the_benchmark_in_the_configuration_has_no_say(sound, place):
     ],
 )
 def test_a_configuration_that_cannot_be_is_one_line(sound, place, fields, message):
-    refused("predict", written(changed(sound, **fields), place), place, message)
+    refused("predict", rewritten(changed(sound, **fields), place), place, message)
 
 
 def test_large_models_are_taken_with_a_flag(sound, place):
-    seen = hostile_models.attempt(
-        "predict", written(changed(sound, hidden_layers=300), place), place, ["--allow_large"]
+    outcome = hostile_models.attempt(
+        "predict", rewritten(changed(sound, hidden_layers=300), place), place, ["--allow_large"]
     )
-    assert "far beyond" not in seen["error"] and "its variables are not those" in seen["error"]
+    assert "far beyond" not in outcome["error"] and "its variables are not those" in outcome["error"]
 
 
 def damaged(members, kind):
@@ -186,7 +188,7 @@ def damaged(members, kind):
     "kind", ["shape of 10^12", "10^24", "pickle", "twice", "bomb", "nested", "no member of ours"]
 )
 def test_an_archive_that_lies_is_one_line(sound, place, kind):
-    path = written(
+    path = rewritten(
         *[damaged(hostile.members(sound[0]), kind)[0], place], damaged(hostile.members(sound[0]), kind)[1]
     )
     refused("predict", path, place, "not a whole checkpoint")
@@ -198,7 +200,7 @@ def test_members_that_unpack_to_a_hundred_gigabytes(sound, place):
         *hostile.members(sound[0]),
         *((f"weights/{i}.npy", hostile.header([1 << 32], "|u1")) for i in range(25)),
     ]
-    path = written(members, place)
+    path = rewritten(members, place)
     data, at = path.read_bytes(), 0
     while (at := data.find(b"PK\x01\x02", at)) >= 0:
         data, at = data[: at + 24] + (2**32 - 2).to_bytes(4, "little") + data[at + 28 :], at + 4
@@ -320,5 +322,5 @@ def test_an_asset_that_is_a_link_is_not_read(export):
 
 @pytest.mark.parametrize("number", range(SAMPLE))
 def test_a_mutated_model_is_answered_or_one_line(sound, place, number):
-    seen = hostile_models.run(number, 1, sound, place)
-    assert not hostile_models.broken(seen), seen
+    outcome = hostile_models.run(number, 1, sound, place)
+    assert not hostile_models.broken(outcome), outcome

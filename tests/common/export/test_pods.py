@@ -11,13 +11,13 @@ from common.export.write import write
 from tests.common.export.test_export import SMALL, needs_jax
 from tests.common.export.test_replicas import check, run_on_devices
 
-SHARDED = Communication("2d", shard_weight_update=True)
-BLOCKS = Communication(shard_weight_update=True, shard_in_blocks=True)
+SHARDED = Communication("2d", weight_update="sharded")
+BLOCKS = Communication(weight_update="blocks")
 # Benchmark, replicas, partitions and what else of the configuration.
 CASES = {
     "mnist, eight replicas, flat": ("mnist", 8, {"dropout": 0.2}),
     "mnist, a loop of LSTM steps": ("mnist", 2, {"model": "lstm"}),
-    "ptb, four replicas, sharded": ("ptb", 4, {"communication": Communication(shard_weight_update=True)}),
+    "ptb, four replicas, sharded": ("ptb", 4, {"communication": Communication(weight_update="sharded")}),
     "transformer, four replicas, sharded": ("transformer", 4, {"communication": SHARDED}),
     "transformer, four replicas, in blocks": ("transformer", 4, {"communication": BLOCKS}),
     "gnmt, two replicas, bf16 wire": ("gnmt", 2, {"communication": Communication(wire="bf16_sum")}),

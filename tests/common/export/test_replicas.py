@@ -28,7 +28,7 @@ CASES = {
         {
             "batch_norm_span": 4,
             "optimizer": LARS,
-            "communication": Communication("2d", wire="bf16_sum", shard_weight_update=True),
+            "communication": Communication("2d", wire="bf16_sum", weight_update="sharded"),
         },
         {("all_reduce", 2, 2), ("reduce_scatter", 2, 2), ("all_gather", 2, 2)},
     ),
@@ -43,13 +43,13 @@ CASES = {
             "global_batch_size": 32,
             "accumulation_steps": 2,
             "optimizer": ADAM,
-            "communication": Communication(shard_weight_update=True),
+            "communication": Communication(weight_update="sharded"),
         },
         {("reduce_scatter", 1, 8), ("all_gather", 1, 8)},
     ),
     "sharded update in blocks": (
         8,
-        {"optimizer": LARS, "communication": Communication(shard_weight_update=True, shard_in_blocks=True)},
+        {"optimizer": LARS, "communication": Communication(weight_update="blocks")},
         {("all_reduce", 1, 8)},
     ),
 }
@@ -58,7 +58,7 @@ MORE = {
     "sums in bf16": (2, {"communication": Communication(wire="bf16_sum")}, {("all_reduce", 1, 2)}),
     "sharded update, sums in bf16": (
         2,
-        {"communication": Communication(wire="bf16_sum", shard_weight_update=True)},
+        {"communication": Communication(wire="bf16_sum", weight_update="sharded")},
         {("reduce_scatter", 1, 2), ("all_gather", 1, 2)},
     ),
     "rows on four, spans of eight": (
@@ -86,9 +86,9 @@ def exported(name, folder):
 @functools.cache
 def replayed(folder, names):
     """Exports and runs the cases `names` in one process; returns {name: (configuration, manifest, folder)}."""
-    made = {name: (*exported(name, folder / str(i)), folder / str(i)) for i, name in enumerate(names)}
-    run_on_devices([place for _, _, place in made.values()])
-    return made
+    exports = {name: (*exported(name, folder / str(i)), folder / str(i)) for i, name in enumerate(names)}
+    run_on_devices([place for _, _, place in exports.values()])
+    return exports
 
 
 def run_on_devices(folders):
@@ -146,9 +146,9 @@ def check_step(expected, steps, batch, actual, manifest):
     return loss_error, worst
 
 
-def error(found, expected):
-    assert found.shape == expected.shape
-    return np.linalg.norm(found.astype(np.float64) - expected) / (np.linalg.norm(expected) or 1)
+def error(actual, expected):
+    assert actual.shape == expected.shape
+    return np.linalg.norm(actual.astype(np.float64) - expected) / (np.linalg.norm(expected) or 1)
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +158,8 @@ def folder(tmp_path_factory):
 
 def check_case(name, folder, names):
     config, manifest, place = replayed(folder, names)[name]
-    found = {(e["operation"], e["groups"], e["size"]) for e in manifest["programs"][0]["exchanges"]}
-    assert {**CASES, **MORE}[name][2] <= found
+    exchanges = {(e["operation"], e["groups"], e["size"]) for e in manifest["programs"][0]["exchanges"]}
+    assert {**CASES, **MORE}[name][2] <= exchanges
     numbers = check(network.Task(to_export(config)), config, manifest, place)
     assert numbers["eval"] <= 1e-9
 
@@ -200,7 +200,7 @@ def test_a_single_replica_of_many_is_exported_alone(folder):
 
 
 def test_a_reference_of_many_replicas_is_not_computed():
-    said = []
-    assert reference.prepared(9, "float64", said.append) is None
-    assert said == ["no reference: 9 replicas, and at most 8 are computed here"]
-    assert reference.prepared(8, "float64", said.append).num_replicas == 8 and len(said) == 1
+    lines = []
+    assert reference.prepared(9, "float64", lines.append) is None
+    assert lines == ["no reference: 9 replicas, and at most 8 are computed here"]
+    assert reference.prepared(8, "float64", lines.append).num_replicas == 8 and len(lines) == 1

@@ -14,7 +14,7 @@ from tests.common.export.test_export import SMALL
 TO_WORDS = "convert"  # What remains: ids of images, which arrive as int64; one conversion of a batch's ids.
 
 
-def left(benchmark):
+def unexpected(benchmark):
     """The 64-bit operations of a benchmark's first training program on two replicas that are neither."""
     presets = importlib.import_module(f"{benchmark}.presets").PRESETS
     number = {"num_replicas": 2, "replicas": "mirrored", "global_batch_size": 4, "eval_batch_size": 4}
@@ -23,9 +23,9 @@ def left(benchmark):
     task = importlib.import_module(f"{benchmark}.task").Task(to_export(config), None)
     steps = Steps(task, config)
     lowered = stablehlo.lower(steps.train, batch_of(steps.batches(True)[0]), "training step")
-    found = cost.wide(lowered.text)
-    print(benchmark, len(lowered.text), found)
-    words = [name.split() for name in found]
+    operations = cost.wide(lowered.text)
+    print(benchmark, len(lowered.text), operations)
+    words = [name.split() for name in operations]
     return {(operation, kind) for operation, kind in words if operation != TO_WORDS}
 
 
@@ -33,7 +33,7 @@ def left(benchmark):
     "benchmark", [pytest.param(b, marks=[] if b == "mnist" else [pytest.mark.e2e]) for b in SMALL]
 )
 def test_a_step_has_no_64_bit_arithmetic(benchmark):
-    assert left(benchmark) == set()
+    assert unexpected(benchmark) == set()
 
 
 def test_64_bit_operations_are_counted():

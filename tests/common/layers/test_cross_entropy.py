@@ -45,8 +45,8 @@ def test_equals_the_stock_function_and_its_gradient(scale, dtype, compiled) -> N
         losses_and_gradient(sparse_cross_entropy, logits, targets, compiled),
         losses_and_gradient(stock, logits, targets),
     )
-    for got, want in pairs:
-        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+    for actual, expected in pairs:
+        np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-12)
 
 
 @compiled_or_not
@@ -54,8 +54,8 @@ def test_equals_the_stock_function_and_its_gradient(scale, dtype, compiled) -> N
 def test_smoothing_equals_dense_targets(smoothing, compiled) -> None:
     def dense(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         spread = smoothing / CLASSES
-        wanted = tf.one_hot(targets, CLASSES, 1 - smoothing + spread, spread, dtype=logits.dtype)
-        return tf.nn.softmax_cross_entropy_with_logits(wanted, logits)
+        smoothed = tf.one_hot(targets, CLASSES, 1 - smoothing + spread, spread, dtype=logits.dtype)
+        return tf.nn.softmax_cross_entropy_with_logits(smoothed, logits)
 
     rng = np.random.default_rng(8)
     logits, targets = rng.normal(size=[ROWS, CLASSES]), rng.integers(0, CLASSES, [ROWS])
@@ -63,8 +63,8 @@ def test_smoothing_equals_dense_targets(smoothing, compiled) -> None:
     pairs = zip(
         losses_and_gradient(smoothed, logits, targets, compiled), losses_and_gradient(dense, logits, targets)
     )
-    for got, want in pairs:
-        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+    for actual, expected in pairs:
+        np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-12)
 
 
 @compiled_or_not

@@ -44,8 +44,8 @@ def test_equals_the_stock_layer(name: str) -> None:
     for layer in (mine, stock):
         layer.build(shape)
         layer.set_weights([np.random.default_rng(0).normal(size=w.shape) for w in layer.weights])
-    for got, want in zip(value_and_gradients(mine, x), value_and_gradients(stock, x), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    for actual, want in zip(value_and_gradients(mine, x), value_and_gradients(stock, x), strict=True):
+        np.testing.assert_allclose(actual, want, rtol=1e-5, atol=1e-5)
     assert mine.compute_output_shape(shape) == stock.compute_output_shape(shape)
 
 
@@ -67,9 +67,9 @@ def test_the_gradient_of_a_bfloat16_bias_is_a_sum_in_full_precision(layer, shape
     with tf.GradientTape() as tape:
         y = layer(tf.constant(rng.normal(size=shape), tf.bfloat16))
         above = tf.constant(0.01 + 0.01 * rng.normal(size=y.shape), tf.bfloat16)
-    got = tape.gradient(y, layer.bias, output_gradients=above)
+    actual = tape.gradient(y, layer.bias, output_gradients=above)
     want = tf.reduce_sum(tf.cast(above, tf.float64), list(range(above.shape.rank - 1)))
-    np.testing.assert_allclose(tf.cast(got, tf.float64), want, rtol=2**-8)
+    np.testing.assert_allclose(tf.cast(actual, tf.float64), want, rtol=2**-8)
 
 
 def test_bfloat16_is_added_as_by_the_stock_operation() -> None:
@@ -86,10 +86,10 @@ def normal(*shape: int, dtype: str) -> tf.Tensor:
     return tf.random.stateless_normal(shape, [0, sum(shape)], dtype=dtype)
 
 
-def close(found: tf.Tensor, expected: tf.Tensor) -> None:
-    assert found.shape == expected.shape
-    worst = np.abs(found - expected).max() / np.abs(expected).max()
-    assert worst < TOLERANCE[found.dtype.name] * np.sqrt(found.shape[0])
+def close(actual: tf.Tensor, expected: tf.Tensor) -> None:
+    assert actual.shape == expected.shape
+    worst = np.abs(actual - expected).max() / np.abs(expected).max()
+    assert worst < TOLERANCE[actual.dtype.name] * np.sqrt(actual.shape[0])
 
 
 def with_gradients(function: Callable, *arguments: tf.Tensor, compiled: bool = False) -> list[tf.Tensor]:
@@ -97,9 +97,9 @@ def with_gradients(function: Callable, *arguments: tf.Tensor, compiled: bool = F
     def run(arguments: list[tf.Tensor]) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(arguments)
-            found = function(*arguments)
-            above = tf.sin(tf.stop_gradient(found))
-        return [found, *tape.gradient(found, arguments, output_gradients=above)]
+            output = function(*arguments)
+            above = tf.sin(tf.stop_gradient(output))
+        return [output, *tape.gradient(output, arguments, output_gradients=above)]
 
     return run(list(arguments))
 
@@ -132,10 +132,10 @@ def test_dense_is_the_stock_layer(policy: str) -> None:
     stock.build(x.shape)
     ours.build(x.shape)
     ours.set_weights(stock.get_weights())
-    expected, found = stock(x), ours(x)
-    assert found.dtype == expected.dtype and found.shape == expected.shape
+    expected, actual = stock(x), ours(x)
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
     np.testing.assert_allclose(
-        tf.cast(found, tf.float32),
+        tf.cast(actual, tf.float32),
         tf.cast(expected, tf.float32),
         rtol=2e-2 if "16" in policy else 1e-5,
         atol=1e-6,
@@ -157,8 +157,8 @@ def test_a_compiled_convolution_and_its_gradients_equal_the_plain_ones(size, str
             loss = tf.reduce_sum(tf.sin(y))
         return y, *tape.gradient(loss, [x, layer.kernel])
 
-    for found, expected in zip(tf.function(outputs, jit_compile=True)(), outputs(), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    for actual, expected in zip(tf.function(outputs, jit_compile=True)(), outputs(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_compiled_product_is_one_convolution():

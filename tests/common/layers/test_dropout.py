@@ -42,9 +42,9 @@ def test_time_first_equals_the_mask_of_batch_first(length):
 def test_what_is_kept_is_scaled_so_that_the_mean_stays_and_an_evaluation_changes_nothing(rate):
     layer, x = Dropout(Single(), rate, seed=1), tf.random.stateless_uniform([64, 64], [1, 2], 1.0, 2.0)
     actual = layer(x, training=True).numpy()
-    kept = actual != 0
-    np.testing.assert_allclose(actual[kept], x.numpy()[kept] / (1 - rate), rtol=1e-6)
-    assert np.mean(kept) == pytest.approx(1 - rate, abs=0.03)
+    mask = actual != 0
+    np.testing.assert_allclose(actual[mask], x.numpy()[mask] / (1 - rate), rtol=1e-6)
+    assert np.mean(mask) == pytest.approx(1 - rate, abs=0.03)
     assert np.mean(actual) == pytest.approx(np.mean(x), rel=0.05)
     np.testing.assert_array_equal(layer(x, training=False), x)
 

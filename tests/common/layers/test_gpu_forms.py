@@ -42,23 +42,23 @@ def test_max_pool_equals_the_stock_one(dtype, padding, sides):
     """Half of the values are equal to others: the first maximum of a window takes the gradient."""
     x = tf.constant(np.random.default_rng(1).integers(0, 6, [2, *sides, 3]), dtype)
     mine, stock = _both(lambda replicas: MaxPool(replicas, WHOLE_IMAGES, padding, dtype=dtype), x)
-    for got, want in zip(mine, stock, strict=True):
-        np.testing.assert_array_equal(tf.cast(got, tf.float64), tf.cast(want, tf.float64))
+    for actual, expected in zip(mine, stock, strict=True):
+        np.testing.assert_array_equal(tf.cast(actual, tf.float64), tf.cast(expected, tf.float64))
 
 
 def test_pool_of_clips_equals_the_stock_one():
     x = tf.constant(np.random.default_rng(2).integers(-5, 6, [2, 3, 8, 7, 4]), tf.float64)
     mine, stock = _both(lambda replicas: ClipPool(replicas, 3, 1, dtype="float64"), x)
-    for got, want in zip(mine, stock, strict=True):
-        np.testing.assert_array_equal(got, want)
+    for actual, expected in zip(mine, stock, strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("in_bits, channels", [(False, 5), (True, 5), (True, 16)])
 def test_relu_equals_the_stock_one(in_bits, channels):
     x = tf.constant(np.random.default_rng(4).integers(-2, 3, [4, 3, channels]), tf.float64)
     mine, stock = _both(lambda replicas: ReLU(replicas, in_bits, dtype="float64"), x)
-    for got, want in zip(mine, stock, strict=True):
-        np.testing.assert_array_equal(got, want)
+    for actual, expected in zip(mine, stock, strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def _normalized(replicas, name):

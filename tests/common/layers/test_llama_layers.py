@@ -36,12 +36,12 @@ def heads(dtype: str, n: int) -> list[np.ndarray]:
 
 
 def transcribed(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
-    found = np.zeros_like(query)
+    output = np.zeros_like(query)
     for b, i, h in np.ndindex(*query.shape[:3]):
-        seen = slice(0, i + 1)
-        weights = np.exp(key[b, seen, h // 3] @ query[b, i, h] / 2)
-        found[b, i, h] = weights @ value[b, seen, h // 3] / weights.sum()
-    return found
+        past = slice(0, i + 1)
+        weights = np.exp(key[b, past, h // 3] @ query[b, i, h] / 2)
+        output[b, i, h] = weights @ value[b, past, h // 3] / weights.sum()
+    return output
 
 
 def plain(*operands: tf.Tensor) -> tf.Tensor:
@@ -57,25 +57,25 @@ def test_plain_attention_is_the_formula() -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_attention_in_blocks_is_plain_attention(n: int, blocks: int, compiled: bool) -> None:
     operands = heads("float64", n)
-    want = results(plain, *operands)
-    found = results(
+    expected_outputs = results(plain, *operands)
+    outputs = results(
         lambda q, k, v: causal_attention.in_blocks(q, k, v, tf.float64, blocks), *operands, compiled=compiled
     )
-    for got, expected in zip(found, want, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-13)
+    for actual, expected in zip(outputs, expected_outputs, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-13)
 
 
 def test_attention_in_bfloat16_is_near_that_of_float64() -> None:
     """Products round to 8 bits; the softmax does not."""
     operands = heads("bfloat16", 24)
-    want = results(plain, *(x.astype(np.float64) for x in operands))
+    expected_outputs = results(plain, *(x.astype(np.float64) for x in operands))
     forms = (
         functools.partial(causal_attention.plain, full=tf.float32),
         functools.partial(causal_attention.in_blocks, full=tf.float32, blocks=3),
     )
     for form in forms:
-        for got, expected in zip(results(form, *operands), want):
-            assert np.abs(got - expected).max() < 0.03 * np.abs(expected).max()
+        for actual, expected in zip(results(form, *operands), expected_outputs):
+            assert np.abs(actual - expected).max() < 0.03 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 5, 15])
@@ -92,11 +92,11 @@ def test_cross_entropy_in_chunks_is_that_of_all_logits(chunks: int, compiled: bo
     def in_chunks(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         return summed_cross_entropy(x, kernel, tf.constant(labels), tf.constant(weights), chunks, tf.float64)
 
-    want, found = results(whole, x, kernel), results(in_chunks, x, kernel, compiled=compiled)
-    for got, expected in zip(found, want, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-11, atol=1e-13)
+    expected_outputs, outputs = results(whole, x, kernel), results(in_chunks, x, kernel, compiled=compiled)
+    for actual, expected in zip(outputs, expected_outputs, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-13)
     each = cross_entropies(tf.constant(x), tf.constant(kernel), tf.constant(labels), chunks, tf.float64)
-    np.testing.assert_allclose(np.dot(each, weights), want[0], rtol=1e-12)
+    np.testing.assert_allclose(np.dot(each, weights), expected_outputs[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -107,10 +107,10 @@ def test_recomputation_changes_nothing(compiled: bool) -> None:
     def layer(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         return tf.tanh(x @ w) @ w
 
-    want = results(layer, x, w)
-    found = results(lambda *operands: recomputed(layer, *operands), x, w, compiled=compiled)
-    for got, expected in zip(found, want, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-12)
+    expected_outputs = results(layer, x, w)
+    outputs = results(lambda *operands: recomputed(layer, *operands), x, w, compiled=compiled)
+    for actual, expected in zip(outputs, expected_outputs, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -123,12 +123,12 @@ def test_earlier_gradients_are_added_once_even_to_a_weight_of_two_layers(compile
         with tf.GradientTape() as tape:
             y = recomputed(tf.matmul, recomputed(tf.matmul, x, weight), weight)
         with earlier_gradients(sums):
-            found = tape.gradient(y, weight)
+            gradient = tape.gradient(y, weight)
         assert not sums, "taken"
-        return found
+        return gradient
 
-    found = tf.function(lambda: step({weight.ref(): earlier}), jit_compile=compiled, autograph=False)()
-    np.testing.assert_allclose(found, earlier + step({}), rtol=1e-12)
+    total = tf.function(lambda: step({weight.ref(): earlier}), jit_compile=compiled, autograph=False)()
+    np.testing.assert_allclose(total, earlier + step({}), rtol=1e-12)
 
 
 def test_the_second_computation_is_behind_a_barrier() -> None:
@@ -151,10 +151,12 @@ def test_the_second_computation_is_behind_a_barrier() -> None:
 def test_rms_norm_is_its_formula_in_the_precision_of_its_gain() -> None:
     rng = np.random.default_rng(4)
     x, gain = rng.normal(size=[3, 8]), rng.normal(size=8)
-    want = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-5) * gain
-    np.testing.assert_allclose(rms_normalized(tf.constant(x), tf.constant(gain), 1e-5), want, rtol=1e-12)
+    expected_outputs = x / np.sqrt(np.mean(x * x, -1, keepdims=True) + 1e-5) * gain
+    np.testing.assert_allclose(
+        rms_normalized(tf.constant(x), tf.constant(gain), 1e-5), expected_outputs, rtol=1e-12
+    )
     low = rms_normalized(tf.cast(x, tf.bfloat16), tf.constant(gain, tf.float32), 1e-5)
-    assert low.dtype == tf.bfloat16 and np.abs(tf.cast(low, tf.float64) - want).max() < 0.03
+    assert low.dtype == tf.bfloat16 and np.abs(tf.cast(low, tf.float64) - expected_outputs).max() < 0.03
 
 
 def test_a_rotation_depends_on_distances_alone() -> None:

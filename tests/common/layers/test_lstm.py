@@ -1,4 +1,4 @@
-"""Tests the hoisted LSTM against the plain one, tf_keras's and a transcription in numpy."""
+"""Tests the hoisted LSTM against the plain one and a transcription in numpy."""
 
 import functools
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
 
 from common.layers import lstm
 from common.layers.precision import precision
 from common.layers.scan import UNROLLED_STEPS
 from common.layers.variable_kinds import kind_of
+from tests.common.layers.plain_lstm import PlainLSTM, plain
 
 STEPS, BATCH, INPUTS, UNITS = 7, 5, 3, 4
 FP64 = precision("fp64")
@@ -22,7 +22,7 @@ def values(*shape: int, seed: int) -> np.ndarray:
 
 
 def layer(hoisted: bool, inputs: int = INPUTS, policy=FP64) -> lstm.LSTM:
-    network = lstm.LSTM(UNITS, policy, hoisted)
+    network = (lstm.LSTM if hoisted else PlainLSTM)(UNITS, policy)
     network.build([None, None, inputs])
     shapes = [v.shape for v in network.trainable_variables]
     network.set_weights([values(*s, seed=10 + i) for i, s in enumerate(shapes)])
@@ -55,8 +55,8 @@ def everything(network: lstm.LSTM, x: np.ndarray, state: bool, lengths: list[int
 def test_hoisted_equals_plain_forward_and_in_every_gradient(state, lengths, steps) -> None:
     x = values(steps, BATCH, INPUTS, seed=0)
     expected = everything(layer(False), x, state, lengths)
-    for got, want in zip(everything(layer(True), x, state, lengths), expected, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+    for actual, want in zip(everything(layer(True), x, state, lengths), expected, strict=True):
+        np.testing.assert_allclose(actual, want, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("lengths", [None, [7, 1, 4, 0]])
@@ -67,8 +67,8 @@ def test_two_chains_of_half_a_batch_equal_one(monkeypatch, lengths, steps) -> No
         monkeypatch.setattr(lstm, "SMALL_PRODUCT", limit)
         assert lstm._chains(4, UNITS) == (2 if limit else 1)
         results.append(everything(layer(True), x, True, lengths))
-    for got, want in zip(*results, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+    for actual, want in zip(*results, strict=True):
+        np.testing.assert_allclose(actual, want, rtol=1e-8, atol=1e-10)
 
 
 def test_a_batch_stays_whole_where_it_is_odd_or_its_products_are_large_or_behind_xla() -> None:
@@ -88,10 +88,10 @@ def test_a_batch_stays_whole_beside_a_gpu(monkeypatch) -> None:
     assert lstm._chains(128, 128) == 1
 
 
-def gradients(made: Any, x: tf.Tensor) -> list[tf.Tensor]:
+def gradients(network: Any, x: tf.Tensor) -> list[tf.Tensor]:
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(tf.sin(made(x)[0]))
-    return tape.gradient(loss, made.trainable_variables)
+        loss = tf.reduce_sum(tf.sin(network(x)[0]))
+    return tape.gradient(loss, network.trainable_variables)
 
 
 @pytest.mark.parametrize("hoisted", [False, True])
@@ -101,8 +101,8 @@ def test_compiled_equals_uncompiled(hoisted, steps) -> None:
     network(x)
 
     compiled = tf.function(functools.partial(gradients, network), jit_compile=True)(x)
-    for got, want in zip(compiled, gradients(network, x), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
+    for actual, want in zip(compiled, gradients(network, x), strict=True):
+        np.testing.assert_allclose(actual, want, rtol=1e-8, atol=1e-10)
 
 
 def test_a_loop_of_unknown_length_equals_one_that_is_written_out() -> None:
@@ -111,8 +111,8 @@ def test_a_loop_of_unknown_length_equals_one_that_is_written_out() -> None:
 
     signature = [tf.TensorSpec([None, None, INPUTS], tf.float64)]
     unknown = tf.function(functools.partial(gradients, network), input_signature=signature)
-    for got, want in zip(unknown(x), gradients(network, x), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-8)
+    for actual, want in zip(unknown(x), gradients(network, x), strict=True):
+        np.testing.assert_allclose(actual, want, rtol=1e-8)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -138,36 +138,12 @@ def test_layers_side_by_side_equal_one_after_the_other(steps, compiled) -> None:
     def in_turn(both: list[lstm.LSTM], inputs: list[tf.Tensor]) -> list[tf.Tensor]:
         zeros = tf.zeros([BATCH, UNITS], tf.float64)
         return [
-            lstm.plain(x, *one.trainable_variables, (zeros, zeros), None, FP64)[0]
-            for one, x in zip(both, inputs)
+            plain(x, *one.trainable_variables, (zeros, zeros), None, FP64)[0] for one, x in zip(both, inputs)
         ]
 
     expected = outcome(in_turn)
-    for got, want in zip(outcome(lstm.side_by_side), expected, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("hoisted", [False, True])
-def test_equals_keras_with_keras_s_weights(hoisted) -> None:
-    theirs = tf_keras.layers.LSTM(
-        UNITS, return_sequences=True, return_state=True, time_major=True, dtype="float64", unroll=True
-    )
-    x = tf.constant(values(STEPS, BATCH, INPUTS, seed=0))
-    state = [tf.constant(values(BATCH, UNITS, seed=s)) for s in (1, 2)]
-    ours = layer(hoisted)
-    theirs(x)
-    theirs.set_weights(ours.get_weights())
-    results = []
-    for call, variables in (
-        (lambda: theirs(x, initial_state=state), theirs.trainable_variables),
-        (lambda: tf.nest.flatten(ours(x, tuple(state))), ours.trainable_variables),
-    ):
-        with tf.GradientTape() as tape:
-            outputs, h, c = call()
-            loss = tf.reduce_sum(tf.sin(outputs)) + tf.reduce_sum(h * c)
-        results.append([outputs, h, c, *tape.gradient(loss, variables)])
-    for got, want in zip(*results, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+    for actual, want in zip(outcome(lstm.side_by_side), expected, strict=True):
+        np.testing.assert_allclose(actual, want, rtol=1e-8, atol=1e-10)
 
 
 def test_equals_the_formulas_in_numpy() -> None:
@@ -223,9 +199,9 @@ def test_lower_precision_is_near_and_keeps_its_variables_in_fp32(name) -> None:
     policy = precision(name)
     x = values(STEPS, BATCH, INPUTS, seed=0)
     exact, _ = layer(True)(tf.constant(x))
-    made = layer(True, policy=policy)
-    outputs, _ = made(tf.constant(x, policy.compute))
-    assert outputs.dtype == tf.float32 and all(v.dtype == tf.float32 for v in made.variables)
+    lstm_layer = layer(True, policy=policy)
+    outputs, _ = lstm_layer(tf.constant(x, policy.compute))
+    assert outputs.dtype == tf.float32 and all(v.dtype == tf.float32 for v in lstm_layer.variables)
     np.testing.assert_allclose(outputs, exact, atol={"fp32": 1e-5, "bf16": 0.05}[name])
 
 

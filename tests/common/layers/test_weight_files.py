@@ -137,10 +137,10 @@ def test_every_cut_of_a_file_is_one_line(tmp_path):
 def test_safetensors_of_either_kind(tmp_path):
     library = pytest.importorskip("safetensors.numpy")
     library.save_file(ARRAYS, tmp_path / "net.safetensors")
-    found = weight_files.read(tmp_path / "net.safetensors")
-    np.testing.assert_array_equal(found["fc/kernel"], ARRAYS["fc.weight"].T)
-    library.save_file(found, tmp_path / "ours.safetensors")
-    assert sorted(weight_files.read(tmp_path / "ours.safetensors")) == sorted(found)
+    arrays = weight_files.read(tmp_path / "net.safetensors")
+    np.testing.assert_array_equal(arrays["fc/kernel"], ARRAYS["fc.weight"].T)
+    library.save_file(arrays, tmp_path / "ours.safetensors")
+    assert sorted(weight_files.read(tmp_path / "ours.safetensors")) == sorted(arrays)
 
 
 def test_kerass_resnet50_has_torchvisions_names():

@@ -68,9 +68,9 @@ def test_equals_the_rule_over_20_steps(name: str, compiled: bool) -> None:
     weights, slots = updated(CONFIGS[name], True, compiled)
     expected, expected_slots = updated(CONFIGS[name], False)
     assert worst(weights, expected) < 1e-12
-    for (*own, value), (*theirs, wanted) in zip(slots, expected_slots, strict=True):
-        assert own == theirs
-        np.testing.assert_allclose(value, wanted, rtol=1e-12, atol=1e-14)
+    for (*key, value), (*expected_key, expected_slot) in zip(slots, expected_slots, strict=True):
+        assert key == expected_key
+        np.testing.assert_allclose(value, expected_slot, rtol=1e-12, atol=1e-14)
 
 
 def test_the_first_step_of_adam_keeps_its_digits_in_single_precision() -> None:

@@ -103,7 +103,7 @@ def test_what_is_wrong_is_one_line(mine, name, message):
     (mine.parent / "broken.py").write_text("lion = no_such_name\n")
     mine.write_text(mine.read_text() + "def other(config):\n    return 1\n")
     with pytest.raises(UserError, match=message):
-        optimizers.rule(OPTIMIZERS.named(name))
+        optimizers.rule(OPTIMIZERS.make(name))
 
 
 def test_a_schedule_that_is_no_curve_is_one_line(mine):

@@ -83,7 +83,7 @@ def _rounds(operation: Callable, places: tuple[int, ...], bits: int) -> Callable
 
 def _steps(name: str, **fields: float) -> Callable[[np.dtype], tf.Tensor]:
     """Returns a function that runs 12 steps of a rule on a kernel [64, 64], with gradients of a low rank."""
-    rule = optimizers.rule(OPTIMIZERS.named(name, **fields))
+    rule = optimizers.rule(OPTIMIZERS.make(name, **fields))
 
     def run(dtype: np.dtype) -> tf.Tensor:
         rng = np.random.default_rng(1)
@@ -191,12 +191,12 @@ def worst(name: str, bits: int) -> float:
 @pytest.mark.parametrize("name", ROWS)
 def test_an_iteration_loses_nothing_on_a_device_that_rounds(name: str) -> None:
     """RoI align rounds as the layers around it."""
-    own, gpu, tpu = (worst(name, bits) for bits in (FLOAT32, TF32, BF16))
+    fp32, gpu, tpu = (worst(name, bits) for bits in (FLOAT32, TF32, BF16))
     if name == "RoI align, as a layer":
-        assert own < 1e-5 and gpu < 0.01 and tpu < 0.05
+        assert fp32 < 1e-5 and gpu < 0.01 and tpu < 0.05
     else:
-        assert own < 3e-3
-        assert max(gpu, tpu) < 1.1 * own + 1e-6
+        assert fp32 < 3e-3
+        assert max(gpu, tpu) < 1.1 * fp32 + 1e-6
 
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True)])

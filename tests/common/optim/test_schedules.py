@@ -10,10 +10,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.config.clock import Clock
-from common.config.schedule import Constant, Cosine, Gnmt, Noam, OwnSchedule, Polynomial, Schedule, Step
+from common.config.run_length import RunLength
+from common.config.schedule import Constant, Cosine, Gnmt, Noam, Polynomial, Schedule, Step
 from common.config.schema import RunConfig
-from common.errors import UserError
 from common.optim import schedules
 
 IMAGENET = 1281167
@@ -121,22 +120,6 @@ def test_inside_a_compiled_function() -> None:
         np.testing.assert_allclose(compiled(at).numpy(), rate(at).numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "message"),
-    [
-        (Step(), "config.schedule.boundaries is empty"),
-        (Noam(warmup_epochs=0.0), "without a warmup"),
-        (Gnmt(), "config.schedule.decay_interval=0"),
-        (Schedule(), "config.schedule.kind='': unknown; known: constant, poly"),
-        (Gnmt(warmup_curve="cubic"), "config.schedule.warmup_curve='cubic': unknown"),
-        (OwnSchedule(kind="a:b", warmup_curve="cubic"), "config.schedule.warmup_curve='cubic': unknown"),
-    ],
-)
-def test_bad_schedules(schedule: Schedule, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        schedules.learning_rate(schedule, 1.0, 100.0, 1000)
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 2_000_000), st.integers(1, 70_000), st.integers(0, 100), st.integers(1, 64))
 def test_decay_starts_where_the_warmup_ends(examples: int, batch: int, epochs: int, part: int) -> None:
@@ -144,8 +127,8 @@ def test_decay_starts_where_the_warmup_ends(examples: int, batch: int, epochs: i
     config = RunConfig(
         num_train_examples=examples, num_eval_examples=1, global_batch_size=batch, train_steps=10
     )
-    clock, warmup = Clock.of(config), epochs / part
-    start = Polynomial(warmup_epochs=warmup).decay_start(clock.steps_per_epoch)
+    run_length, warmup = RunLength.of(config), epochs / part
+    start = Polynomial(warmup_epochs=warmup).decay_start(run_length.steps_per_epoch)
     exact = math.floor(fractions.Fraction(warmup) * examples / batch)
     # 1/3 as a float is slightly less than a third; the schedule then rounds to the nearest whole step.
     nearly = exact + 1 - fractions.Fraction(warmup) * examples / batch < 1e-6

@@ -1,4 +1,4 @@
-"""Tests beam search against a plain one in numpy, an exhaustive search and tf-models-official's."""
+"""Tests beam search against a plain one in numpy and an exhaustive search."""
 
 import itertools
 
@@ -75,11 +75,11 @@ def one_beam(net, sentence, beam_size, max_length, alpha, weight, counted, follo
     """GNMT's search, step by step as G6 nmt/beam_search_decoder.py 480-620 and NV7 beam_search.py 187-270 do it."""
     living = [(0.0, (), net.first[sentence], 0, np.zeros(SOURCE))]
     for _ in range(max_length):
-        held = [g for g in living if g[3] == EOS]
+        ended = [g for g in living if g[3] == EOS]
         if not follows:  # Attention stays at its place in the beam; all places begin alike.
             places = [g[4] if g[3] == EOS else grown(net, sentence, [g])[0][4] for g in living]
             places = places * (beam_size if len(places) == 1 else 1)
-        living = held + grown(net, sentence, [g for g in living if g[3] != EOS])
+        living = ended + grown(net, sentence, [g for g in living if g[3] != EOS])
         living = sorted(living, key=lambda g: -g[0])[:beam_size]
         living = living if follows else [(*g[:4], place) for g, place in zip(living, places)]
     received = [np.where(covered == 0, 1, np.minimum(covered, 1)) for *_, covered in living]
@@ -108,10 +108,11 @@ def lingvo(net, sentence, beam_size, max_length, alpha):
     return sorted(finished, key=lambda f: -f[0])[:beam_size]
 
 
-def found(net, beam_size, max_length, alpha, search=beam.search, **settings):
+def results(net, beam_size, max_length, alpha, search=beam.Search, **settings):
     step, state = net.decoder(beam_size)
     settings |= {"sentences": net.sentences, "beam_size": beam_size, "max_length": max_length, "alpha": alpha}
-    run = tf.function(lambda: search(step, state, eos=EOS, dtype=tf.float64, **settings), autograph=False)
+    search = search(decoder=step, eos=EOS, dtype=tf.float64, **settings)
+    run = tf.function(lambda: search.run(state), autograph=False)
     return [x.numpy() for x in run()]
 
 
@@ -127,7 +128,7 @@ def same(tokens, scores, expected, row_of=""):
 @pytest.mark.parametrize("alpha", [0.6, 0.0, 1.0])
 def test_equals_a_plain_search(seed, alpha):
     net = Network(seed, vocabulary=7, sentences=3, eos_bias=[-2.0, 0.0, 1.0, 3.0][seed])
-    tokens, scores = found(net, 4, 9, alpha)
+    tokens, scores = results(net, 4, 9, alpha)
     for i in range(3):
         same(tokens[i], scores[i], naive(net, i, 4, 9, alpha)[:1], "transformer/tpu-v3-32")
 
@@ -136,11 +137,11 @@ def test_equals_a_plain_search(seed, alpha):
 def test_the_search_with_margins_equals_lingvo_s(seed):
     """Rare ends are out of the margin, frequent ones prune, and a sentence may have no end at all."""
     net = Network(seed, vocabulary=9, sentences=3, eos_bias=[-9.0, -3.0, 0.0, 4.0][seed % 4])
-    tokens, scores = found(net, 4, 9, 0.5, beam.search_with_margins)
+    tokens, scores = results(net, 4, 9, 0.5, beam.Margins)
     for i in range(3):
-        wanted = lingvo(net, i, 4, 9, 0.5)
-        same(tokens[i], scores[i], wanted, "transformer/tpu-v4-128")
-        assert np.isinf(scores[i][len(wanted) :]).all() and not tokens[i][len(wanted) :].any()
+        expected = lingvo(net, i, 4, 9, 0.5)
+        same(tokens[i], scores[i], expected, "transformer/tpu-v4-128")
+        assert np.isinf(scores[i][len(expected) :]).all() and not tokens[i][len(expected) :].any()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -149,7 +150,7 @@ def test_the_search_with_margins_equals_lingvo_s(seed):
 def test_one_beam_equals_the_sources_search(seed, weight, counted):
     net = Network(seed, vocabulary=7, sentences=3, eos_bias=[-2.0, 0.0, 1.0, 3.0][seed])
     settings = {"coverage_weight": weight, "count_start": counted, "source_length": SOURCE}
-    tokens, scores = found(net, 4, 9, 0.6, beam.search_in_one_beam, **settings)
+    tokens, scores = results(net, 4, 9, 0.6, beam.OneBeam, **settings)
     for i in range(3):
         row = "gnmt/dgx-1" if counted else "gnmt/tpu-v3-32"
         same(tokens[i], scores[i], one_beam(net, i, 4, 9, 0.6, weight, counted), row)
@@ -171,7 +172,7 @@ def test_a_coverage_that_stays_in_its_place_changes_some_translations():
 def test_a_wide_beam_is_exhaustive():
     """A beam as wide as the number of sequences finds the best of all."""
     net, length = Network(5, vocabulary=3, sentences=4), 4
-    tokens, scores = found(net, 81, length, 0.6)
+    tokens, scores = results(net, 81, length, 0.6)
     for i in range(4):
         best = (-np.inf, ())
         for n in range(length):
@@ -186,7 +187,7 @@ def test_a_wide_beam_is_exhaustive():
 
 def test_a_beam_of_one_is_greedy():
     net = Network(6, vocabulary=9, sentences=2)
-    tokens, scores = found(net, 1, 6, 0.6)
+    tokens, scores = results(net, 1, 6, 0.6)
     for i in range(2):
         same(tokens[i], scores[i], naive(net, i, 1, 6, 0.6))
 
@@ -201,10 +202,10 @@ def scripted(chances, beam_size, alpha):
         for last, following in rows.items():
             for token, chance in following.items():
                 logits[step, last, token] = np.log(chance)
-    tokens, scores = beam.search(
-        lambda last, step, state: beam.Step(tf.gather(tf.constant(logits)[step], last), state), {},
+    tokens, scores = beam.Search(
+        decoder=lambda last, step, state: beam.Step(tf.gather(tf.constant(logits)[step], last), state),
         sentences=1, beam_size=beam_size, max_length=len(chances), eos=EOS, alpha=alpha, dtype=tf.float64,
-    )  # fmt: skip
+    ).run({})  # fmt: skip
     return [tuple(int(t) for t in row if t) for row in tokens[0]], scores[0].numpy()
 
 
@@ -224,29 +225,6 @@ def test_the_search_goes_on_while_its_longest_end_may_be_the_best():
 
 def test_without_an_end_the_living_are_given():
     net = Network(7, vocabulary=5, sentences=2, eos_bias=-100.0)
-    tokens, scores = found(net, 2, 5, 0.6)
+    tokens, scores = results(net, 2, 5, 0.6)
     for i in range(2):
         same(tokens[i], scores[i], naive(net, i, 2, 5, 0.6))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_equals_tf_models(seed):
-    theirs = pytest.importorskip("official.nlp.modeling.ops.beam_search", reason="tf-models-official absent")
-    net, k, length = Network(seed, vocabulary=7, sentences=3), 4, 8
-    step, _ = net.decoder(k)
-
-    def symbols_to_logits(ids, index, cache):  # tf-models' search has no float64.
-        after = step(ids[:, 0], index, {"h": tf.cast(cache["h"], tf.float64)})
-        return tf.cast(after.logits, tf.float32), {"h": tf.cast(after.state["h"], tf.float32)}
-
-    @tf.function(autograph=False)
-    def run():
-        return theirs.sequence_beam_search(
-            symbols_to_logits, tf.zeros([3], tf.int32), {"h": tf.constant(net.first, tf.float32)},
-            net.vocabulary, k, 0.6, length, EOS, padded_decode=True,
-        )  # fmt: skip
-
-    their_tokens, their_scores = run()
-    tokens, scores = found(net, k, length, 0.6)
-    np.testing.assert_allclose(scores[:, 0], their_scores[:, 0], rtol=1e-5)
-    np.testing.assert_array_equal(tokens[:, 0], their_tokens[:, 0, 1:])

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from common.data.folder_conversion import Options
-from common.text import custom_text
+from common.text import custom_text, sentences
 
 ENGLISH = "Two men in blue shirts are standing on a ladder {n}.\n"
 GERMAN = "Zwei Männer in blauen Hemden stehen auf einer Leiter {n}.\n"
@@ -22,8 +22,8 @@ def read(folder, targets, sources=ENGLISH, name="a.de"):
 
 def pairs_of(paths):
     options = Options()
-    with custom_text.prepared(paths, options) as pairs:
-        return sorted([*pairs.train.pairs(), *pairs.held.pairs()]), options.report
+    pairs = custom_text.prepared(paths, options)
+    return sorted([*pairs.train.rows, *pairs.evaluation.rows]), options.report
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,17 @@ def pairs_of(paths):
         ("Zwei Män@@ ner stehen auf einer Lei@@ ter {n}.\n", "cut into subwords"),
         ("Ein gut @-@ aussehender Mann steht dort {n}.\n", "hyphens are split off"),
         ("Zwei M\ufffdnner stehen auf einer Leiter {n}.\n", "a character that was lost"),
+        ("Zwei\u200b Männer stehen auf einer Leiter {n}.\n", "a character without width"),
+        ("Ġ".join(GERMAN.split(" ")).replace("Ġ", " Ġ"), "cut into subwords"),
+        ("Zwei</w> Män ner</w> stehen</w> dort</w> {n}.\n", "cut into subwords"),
+        ("Sie sagt \x84nein\x93 und geht weiter {n}.\n", "a control character"),
+        ("{n}\tZwei Männer stehen auf einer Leiter.\n", "a tab in a sentence"),
+        ("nan\n", "an empty cell"),
+        ("#NAME?\n", "an empty cell"),
+        ("Zwei [[Männer]] stehen auf einer Leiter {n}.\n", "markup of a wiki"),
+        ("Zwei|CARD|zwei Männer|NN|Mann stehen|VVFIN|stehen {n}.\n", "parts of speech"),
+        ("7 812 4 33 {n}\n", "numbers alone"),
+        ("Fehler: zu viele Anfragen an den Dienst.\n", "one target with many translations"),
         (ENGLISH, "one language"),
     ],
 )
@@ -47,11 +58,40 @@ def test_what_looks_wrong_in_every_fifth_line_is_said(tmp_path, line, what):
     assert any(what in reason for reason in read(tmp_path, often)[1].suspicious)
 
 
+@pytest.mark.parametrize("words", ["ខ្ញុំ ស្រលាញ់ អ្នក", "ฉัน รัก คุณ", "ຂ້ອຍ ຮັກ ເຈົ້າ", "ငါ မင်း ကို"])
+def test_scripts_without_blanks_may_divide_words_without_width(tmp_path, words):
+    text = words.replace(" ", "\u200b") + " {n}.\n"
+    assert not any("without width" in what for what in read(tmp_path, [text], name="a.txt")[1].suspicious)
+
+
 def test_lines_that_are_shifted_are_said_by_their_numbers(tmp_path):
     (tmp_path / "a.en").write_text("".join(ENGLISH.format(n=n) for n in range(60)))
     (tmp_path / "a.de").write_text("".join(GERMAN.format(n=n + 1) for n in range(60)))
-    said = pairs_of((tmp_path / "a.en", tmp_path / "a.de"))[1].suspicious
-    assert ["are the lines shifted" in what for what in said] == [True]
+    doubts = pairs_of((tmp_path / "a.en", tmp_path / "a.de"))[1].suspicious
+    assert ["are the lines shifted" in what for what in doubts] == [True]
+
+
+@pytest.mark.parametrize("key", ['"key_{n}" = ', "menu.item{n}=", "  item{n}: ", "{n}. "])
+def test_a_key_that_begins_both_sides_is_said(tmp_path, key):
+    doubts = read(tmp_path, [key + GERMAN], key + ENGLISH)[1].suspicious
+    assert any("a key or number that begins both sides" in what for what in doubts)
+
+
+def test_sides_that_were_sorted_alone_are_said_by_their_lengths(tmp_path):
+    draw = random.Random(0)
+    lines = ["".join(draw.choices("abcdefghij ", k=draw.randint(9, 99))) for _ in range(90)]
+    for name, targets in (("whole", lines), ("sorted", sorted(lines, key=len))):
+        (tmp_path / "a.en").write_text("\n".join(line[::-1] for line in lines))
+        (tmp_path / "a.xx").write_text("\n".join(targets))
+        doubts = pairs_of((tmp_path / "a.en", tmp_path / "a.xx"))[1].suspicious
+        assert any("lengths of the two sides" in what for what in doubts) == (name == "sorted")
+
+
+def test_files_to_evaluate_on_that_are_swapped_are_said(tmp_path):
+    read(tmp_path, [GERMAN])
+    paths = tmp_path / "a.en", tmp_path / "a.de"
+    custom_text.prepared(paths, options := Options(eval_sources=paths[::-1]))
+    assert "the source to evaluate on seems to be de, not en" in options.report.suspicious
 
 
 def test_another_language_and_swapped_files_are_said_and_plain_text_is_not(tmp_path):
@@ -61,8 +101,8 @@ def test_another_language_and_swapped_files_are_said_and_plain_text_is_not(tmp_p
     assert (
         "a target in another language than most, de" in read(tmp_path, [GERMAN, GERMAN, FRENCH])[1].suspicious
     )
-    found = read(tmp_path, [ENGLISH], GERMAN)[1].suspicious
-    assert {"the source seems to be de, not en", "the target seems to be en, not de"} <= set(found)
+    doubts = read(tmp_path, [ENGLISH], GERMAN)[1].suspicious
+    assert {"the source seems to be de, not en", "the target seems to be en, not de"} <= set(doubts)
 
 
 def test_a_tab_inside_of_a_sentence_is_no_pair(tmp_path):
@@ -92,7 +132,7 @@ def test_a_line_without_a_visible_character_is_empty(tmp_path, line):
     (tmp_path / "a.en").write_text(f"one\ntwo\n{line}\n")
     (tmp_path / "a.de").write_text("eins\nzwei\ndrei\n")
     pairs, report = pairs_of([tmp_path / "a.en", tmp_path / "a.de"])
-    assert len(pairs) == 2 and report.left_out[custom_text.EMPTY].count == 1
+    assert len(pairs) == 2 and report.left_out[sentences.EMPTY].count == 1
 
 
 def test_the_lengths_fit_a_script_without_blanks(tmp_path):
@@ -105,6 +145,6 @@ def test_the_lengths_fit_a_script_without_blanks(tmp_path):
     lines = ["".join(draw.choices(signs, k=70)) + "\n" for _ in range(60)]
     (tmp_path / "a.zh").write_text("".join(lines))
     options = Options()
-    made = custom_data.convert([tmp_path / "a.en", tmp_path / "a.zh"], tmp_path / "out", options)
-    assert sum(made.description.split.values()) == 60 and not options.report.left_out
-    assert options.report.chosen["maximum tokens of a sentence"][1].startswith("the converter")
+    conversion = custom_data.convert([tmp_path / "a.en", tmp_path / "a.zh"], tmp_path / "out", options)
+    assert sum(conversion.description.split.values()) == 60 and not options.report.left_out
+    assert options.report.choices["maximum tokens of a sentence"][1].startswith("the converter")

@@ -26,7 +26,7 @@ def make(task: Callable[[toy.Config], toy.Task] = toy.Task, **changes: Any) -> P
     return Programs(task(config), replicas.make(config))
 
 
-class Seen(Listener):
+class Recorder(Listener):
     """Keeps a run's events, and calls `each(event, loop)` for each."""
 
     def __init__(self, each: Callable[[events.Event, Loop], Any] = lambda event, loop: None):
@@ -41,17 +41,17 @@ class Seen(Listener):
 
 def loop_of(
     programs: Programs,
-    seen: Seen,
+    recorder: Recorder,
     *listeners: Listener,
     save: Callable[[Loop], Any] | None = None,
     seconds: float = 0.0,
     guard_steps: int = 0,
 ) -> Loop:
-    """A loop whose events `seen` keeps; with `save`, it saves every `seconds` and after `checkpoint_blocks`."""
+    """A loop whose events `recorder` keeps; with `save`, it saves every `seconds` and after `checkpoint_blocks`."""
     guard, every = Guard(programs, guard_steps), programs.config.checkpoint_blocks
     saves = [Checkpoints(save, guard, every, seconds)] if save else []
-    seen.loop = Loop(programs, [seen, guard, *listeners, *saves])
-    return seen.loop
+    recorder.loop = Loop(programs, [recorder, guard, *listeners, *saves])
+    return recorder.loop
 
 
 def run(
@@ -62,9 +62,9 @@ def run(
     **options: Any,
 ) -> list[Any]:
     """Runs to the end; returns the events. `options` as in `loop_of`."""
-    seen = Seen(each)
-    loop_of(programs, seen, *listeners, **options).run(pending)
-    return seen.events
+    recorder = Recorder(each)
+    loop_of(programs, recorder, *listeners, **options).run(pending)
+    return recorder.events
 
 
 def saves(folder: os.PathLike, keep: int = checkpoint.KEEP) -> Callable[[Loop], Any]:
@@ -87,12 +87,12 @@ def at_step(step: int) -> Callable[[events.Event, Loop], Any]:
     return stops(lambda event: isinstance(event, events.Progress) and event.step >= step)
 
 
-def of(kind: type, seen: Iterable[Any]) -> list[Any]:
-    return [event for event in seen if isinstance(event, kind)]
+def of(kind: type, history: Iterable[Any]) -> list[Any]:
+    return [event for event in history if isinstance(event, kind)]
 
 
-def losses(seen: Iterable[Any]) -> list[float]:
-    return [loss for event in of(events.Trained, seen) for loss in event.losses]
+def losses(history: Iterable[Any]) -> list[float]:
+    return [loss for event in of(events.Trained, history) for loss in event.losses]
 
 
 def bits(loop: Programs) -> list[list[bytes]]:
@@ -113,34 +113,34 @@ def slots_of(loop: Programs) -> list[np.ndarray]:
 
 
 def train(loop: Programs) -> Trained:
-    """Trains; returns losses, final weights and `loop.task.found`, which the task's `quality` must fill."""
+    """Trains; returns losses, final weights and `loop.task.answers`, which the task's `quality` must fill."""
     trained = losses(run(loop))
     weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
-    return trained, weights, loop.task.found
+    return trained, weights, loop.task.answers
 
 
 def train_compiled(loop: Programs) -> Trained:
     """Like `train`, and asserts that nothing is traced once the loop is compiled."""
     loop.compile()
     traced = loop.block._block.experimental_get_tracing_count()
-    found = train(loop)
+    result = train(loop)
     assert loop.block._block.experimental_get_tracing_count() == traced
-    return found
+    return result
 
 
 def train_resumed(make: Callable[..., Programs], folder: os.PathLike) -> Trained:
     """Like `train` with two loops of `make`: one until a checkpoint after three steps, another from there."""
     first = make(steps_per_block=3)
-    begun = losses(run(first, stops(lambda event: isinstance(event, events.Trained))))
+    start = losses(run(first, stops(lambda event: isinstance(event, events.Trained))))
     checkpoint.save(first, folder)
     second = make(steps_per_block=3)
     assert checkpoint.restore_latest(second, folder).step == 3
-    rest, weights, found = train(second)
-    return [*begun, *rest], weights, found
+    rest, weights, quality = train(second)
+    return [*start, *rest], weights, quality
 
 
-def assert_alike(found: Trained, expected: Trained, losses: float, weights: float, least: float) -> None:
+def assert_alike(actual: Trained, expected: Trained, losses: float, weights: float, least: float) -> None:
     """Compares losses to the relative tolerance `losses`, weights to `weights`, or to `least` where that is larger."""
-    np.testing.assert_allclose(found[0], expected[0], rtol=losses)
-    for mine, other in zip(found[1], expected[1], strict=True):
+    np.testing.assert_allclose(actual[0], expected[0], rtol=losses)
+    for mine, other in zip(actual[1], expected[1], strict=True):
         np.testing.assert_allclose(mine, other, rtol=weights, atol=least)

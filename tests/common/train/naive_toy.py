@@ -116,8 +116,8 @@ def train(config: toy.Config, weights: Sequence[np.ndarray], replicas: int = 1) 
         x, labels = examples["x"][first : first + size], examples["label"][first : first + size]
         losses, gradients = [], []
         for replica in range(replicas):
-            own = np.arange(size) * replicas // size == replica
-            loss, found_gradients, moments = network.gradients(x, labels, own * replicas / size)
+            mask = np.arange(size) * replicas // size == replica
+            loss, found_gradients, moments = network.gradients(x, labels, mask * replicas / size)
             losses.append(loss)
             if config.optimizer.sums_examples:
                 found_gradients = [g * size / replicas for g in found_gradients]

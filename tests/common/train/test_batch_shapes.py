@@ -182,11 +182,11 @@ def whole_run(**changes: Any) -> dict[str, list]:
     loop = Programs(task, replicas.make(task.config))
     loop.compile()
     task.ran = []
-    seen = run(loop)
+    history = run(loop)
     variables = loop.state.model.trainable_variables
     return {
-        "losses": [float(x) for e in seen if isinstance(e, events.Trained) for x in e.losses],
-        "values": [e.value for e in seen if isinstance(e, events.Evaluated)],
+        "losses": [float(x) for e in history if isinstance(e, events.Trained) for x in e.losses],
+        "values": [e.value for e in history if isinstance(e, events.Evaluated)],
         "weights": [loop.replicas.local_results(v)[0].numpy() for v in variables],
         "ran": sorted(task.ran),
     }

@@ -6,20 +6,15 @@ import types
 import numpy as np
 import pytest
 
-from common.distributed import replicas as backends
 from common.train import block, fused_block, host_block
-from common.train.programs import Programs
-from tests.common.distributed.replicas import processes
-from tests.common.train import toy
+from tests.common.train.loops import make
 
 KINDS = {"single": fused_block.FusedBlock, "pjrt": host_block.HostBlock}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def loop(request):
-    processes.require(request.param)
-    config = toy.config(replicas=request.param)
-    loop = Programs(toy.Task(config), backends.make(config))
+    loop = make(replicas=request.param)
     assert isinstance(loop.block, KINDS[request.param])
     return loop
 

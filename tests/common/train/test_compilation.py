@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 
 from common.config.schema import Communication
-from common.distributed import replicas as backends
 from common.distributed.replicas.single import Single
 from common.errors import UserError
 from common.layers.precision import precision
 from common.train import compilation, events
 from common.train.compilation import Compiled, plan
-from common.train.programs import Programs
 from tests.common.distributed import updates
 from tests.common.distributed.replicas import processes
-from tests.common.train import toy
+from tests.common.train import loops, toy
 from tests.common.train.loops import run, slots_of
 
 NUMBER = 2
@@ -25,25 +23,23 @@ CASES = {
     "lars": {"optimizer": updates.OPTIMIZERS["lars"]},
     "sharded": {
         "optimizer": updates.OPTIMIZERS["adam"],
-        "communication": Communication(shard_weight_update=True),
+        "communication": Communication(weight_update="sharded"),
     },
     "sharded lars": {
         "optimizer": updates.OPTIMIZERS["lars"],
-        "communication": Communication(shard_weight_update=True),
+        "communication": Communication(weight_update="sharded"),
     },
     "accumulated": {"accumulation_steps": 2},
     "segments": {},
     "sharded segments": {
         "optimizer": updates.OPTIMIZERS["adam"],
-        "communication": Communication(shard_weight_update=True),
+        "communication": Communication(weight_update="sharded"),
     },
     "scaled": {"loss_scale": 8.0},
 }
 
 
-def make(**changes):
-    config = toy.config(**{"precision": "fp64", "quality_target": 2.0, "train_epochs": 2, **changes})
-    return Programs(toy.Task(config), backends.make(config))
+make = functools.partial(loops.make, precision="fp64", train_epochs=2)
 
 
 # -- called in every process -------------------------------------------------------------------------------------
@@ -55,9 +51,9 @@ def trained(backend, how, case):
     with updates.buckets_of(bucket_bytes), mock.patch.object(compilation, "ON_CPUS", segments):
         loop = make(replicas=backend, num_replicas=NUMBER, compile=how, **CASES[case])
         loop.compile()
-        seen = run(loop)
-    losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
-    values = [e.value for e in seen if isinstance(e, events.Evaluated)]
+        history = run(loop)
+    losses = [x for e in history if isinstance(e, events.Trained) for x in e.losses]
+    values = [e.value for e in history if isinstance(e, events.Evaluated)]
     slots = slots_of(loop)
     local = loop.replicas.local_results
     weights = [local(v)[0].numpy() for v in loop.state.model.variables]
@@ -110,8 +106,8 @@ def test_one_replica_compiles_its_whole_step(monkeypatch, how, gpus, expected):
     config = toy.config(compile=how)
     model = toy.Task(config).build(Single(), precision("fp32"))
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [kind] * gpus)
-    found = plan(config, Single(), model)
-    assert found.compiled is Compiled[expected] and bool(found.why) == (expected == "NOTHING")
+    decision = plan(config, Single(), model)
+    assert decision.compiled is Compiled[expected] and bool(decision.why) == (expected == "NOTHING")
 
 
 def test_mirrored_replicas_say_that_nothing_is_compiled():

@@ -50,14 +50,14 @@ def mirrored(number: int, communication: Communication | None = None, **changes:
     return {"replicas": "mirrored", "num_replicas": number, "communication": communication, **changes}
 
 
-def sharded(**changes: Any) -> Communication:
-    return Communication(shard_weight_update=True, **changes)
+def sharded(form: str = "sharded", **changes: Any) -> Communication:
+    return Communication(weight_update=form, **changes)
 
 
 def make(task: type[toy.Task] = toy.Task, **changes: Any) -> tuple[Programs, list[np.ndarray]]:
     """A loop, and the weights from which it starts."""
-    chosen = config(**changes)
-    loop = Programs(task(chosen), backends.make(chosen))
+    settings = config(**changes)
+    loop = Programs(task(settings), backends.make(settings))
     return loop, weights(loop)
 
 
@@ -69,8 +69,8 @@ def weights(loop: Programs) -> list[np.ndarray]:
     return [first.numpy() for first, *_ in copies]
 
 
-def assert_equals(loop: Programs, seen: list, naive: naive_toy.Training) -> None:
-    np.testing.assert_allclose(losses(seen), naive.losses, rtol=1e-10)
+def assert_equals(loop: Programs, history: list, naive: naive_toy.Training) -> None:
+    np.testing.assert_allclose(losses(history), naive.losses, rtol=1e-10)
     for mine, other in zip(weights(loop), naive.weights, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-12)
 
@@ -82,28 +82,28 @@ def assert_equals(loop: Programs, seen: list, naive: naive_toy.Training) -> None
 def test_a_snapshot_has_a_weight_once_and_restores_it_on_every_replica(changes: dict) -> None:
     processes.require(changes["replicas"])
     loop, _ = make(**changes)
-    before, kept = bits(loop), loop.state.snapshot()
-    count = {len(copies) for v, copies in zip(loop.state.variables(), kept) if v.trainable}
-    assert count == {1} and max(map(len, kept)) == 2
+    before, copies_of = bits(loop), loop.state.snapshot()
+    count = {len(copies) for v, copies in zip(loop.state.variables(), copies_of) if v.trainable}
+    assert count == {1} and max(map(len, copies_of)) == 2
     run(loop)
     assert bits(loop) != before
-    loop.state.restore(kept)
+    loop.state.restore(copies_of)
     assert bits(loop) == before
 
 
 def test_the_loop_trains_and_evaluates_as_numpy_does() -> None:
     loop, start = make(train_epochs=3)
     loop.compile()
-    seen = run(loop)
+    history = run(loop)
     naive = naive_toy.train(loop.config, start)
-    assert_equals(loop, seen, naive)
-    assert [e.value for e in of(events.Evaluated, seen)] == naive.values
+    assert_equals(loop, history, naive)
+    assert [e.value for e in of(events.Evaluated, history)] == naive.values
+    interval = ["BlockStarted", "Trained", "EvalRan", "Evaluated", "BlockStopped"]
+    kinds = [type(e).__name__ for e in history if not isinstance(e, events.Progress)]
+    assert kinds == ["RunStarted", *3 * interval, "RunStopped"]
+    assert [e.interval.first_step for e in of(events.BlockStarted, history)] == [0, 4, 8]
+    assert (history[-1].status, history[-1].step) == ("aborted", 12)
     assert naive.losses[-1] < 0.9 * naive.losses[0], "it must train"
-    block = ["BlockStarted", "Trained", "EvalRan", "Evaluated", "BlockStopped"]
-    kinds = [type(e).__name__ for e in seen if not isinstance(e, events.Progress)]
-    assert kinds == ["RunStarted", *3 * block, "RunStopped"]
-    assert [e.block.first_step for e in of(events.BlockStarted, seen)] == [0, 4, 8]
-    assert (seen[-1].status, seen[-1].step) == ("aborted", 12)
 
 
 def test_the_loop_stops_at_the_evaluation_that_meets_the_target() -> None:
@@ -113,9 +113,9 @@ def test_the_loop_stops_at_the_evaluation_that_meets_the_target() -> None:
     assert 0 < best < 7
     loop, _ = make(train_epochs=8, quality_target=values[best])
     saved = []
-    seen = run(loop, save=notes(saved))
-    assert [e.value for e in of(events.Evaluated, seen)] == values[: best + 1]
-    assert (seen[-1].status, seen[-1].step, saved[-1]) == ("success", 4 * best + 4, 4 * best + 4)
+    history = run(loop, save=notes(saved))
+    assert [e.value for e in of(events.Evaluated, history)] == values[: best + 1]
+    assert (history[-1].status, history[-1].step, saved[-1]) == ("success", 4 * best + 4, 4 * best + 4)
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------------
@@ -127,16 +127,16 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(tmp_path, within) -> Non
     if within:
         changes |= {"steps_per_block": 30, "train_steps": 30}
     whole, _ = make(**changes)
-    seen = run(whole)
+    history = run(whole)
     first, _ = make(toy.Slow if within else toy.Task, **changes)
-    begun = run(first, at_step(3), save=saves(tmp_path))
-    stopped = begun[-1].step
-    assert begun[-1].status == "aborted" and 3 <= stopped < (30 if within else 8)
+    first_part = run(first, at_step(3), save=saves(tmp_path))
+    stopped = first_part[-1].step
+    assert first_part[-1].status == "aborted" and 3 <= stopped < (30 if within else 8)
     resumed, _ = make(**changes)
     resumed.compile()
     assert checkpoint.restore_latest(resumed, tmp_path).step == stopped
     rest = run(resumed)
-    assert [*losses(begun), *losses(rest)] == losses(seen)
+    assert [*losses(first_part), *losses(rest)] == losses(history)
     assert bits(resumed) == bits(whole)
 
 
@@ -153,10 +153,10 @@ WAYS = {
     "loss scale": {"loss_scale": 96.0, "optimizer": SGD},
     "sharded update": mirrored(2, sharded()),
     "sharded update, 2d": mirrored(4, sharded(algorithm="2d"), optimizer=LARS),
-    "update sharded in blocks": mirrored(2, sharded(shard_in_blocks=True)),
+    "update sharded in blocks": mirrored(2, sharded("blocks")),
     # These two need the norms of whole weights.
     "sharded update, LARS": mirrored(2, sharded(), optimizer=LARS),
-    "update sharded in blocks, LARS": mirrored(4, sharded(shard_in_blocks=True), optimizer=LARS),
+    "update sharded in blocks, LARS": mirrored(4, sharded("blocks"), optimizer=LARS),
     "sharded update of scaled micro-batches": mirrored(2, sharded(), accumulation_steps=2, loss_scale=64.0),
     "compiled": {"compile": "on"},
     "loop in Python": {"replicas": "pjrt"},
@@ -167,32 +167,32 @@ WAYS = {
 def test_every_way_trains_as_numpy_does(way) -> None:
     processes.require(WAYS[way].get("replicas", "single"))
     loop, start = make(**{"optimizer": CLIPPED, **WAYS[way]})
-    seen = run(loop)
+    history = run(loop)
     naive = naive_toy.train(loop.config, start)
-    assert_equals(loop, seen, naive)
+    assert_equals(loop, history, naive)
     # The moving averages of micro-batches move once for each of them.
     if loop.config.accumulation_steps == 1:
-        assert [e.value for e in of(events.Evaluated, seen)] == naive.values
+        assert [e.value for e in of(events.Evaluated, history)] == naive.values
 
 
 @pytest.mark.parametrize("sums", [False, True], ids=["mean", "sum"])
 def test_each_replica_clips_its_own_gradient(sums) -> None:
     """Clipping the sum instead trains otherwise, and so does no clipping: numpy tells them apart."""
     limit = 8 * LIMIT if sums else LIMIT
-    own = dataclasses.replace(SGD, clip_replica_norm=limit, sums_examples=sums)
-    loop, start = make(**mirrored(2, optimizer=own))
-    seen = run(loop)
-    assert_equals(loop, seen, naive_toy.train(loop.config, start, replicas=2))
+    optimizer = dataclasses.replace(SGD, clip_replica_norm=limit, sums_examples=sums)
+    loop, start = make(**mirrored(2, optimizer=optimizer))
+    history = run(loop)
+    assert_equals(loop, history, naive_toy.train(loop.config, start, replicas=2))
     for other in (SGD, CLIPPED):
         changed = naive_toy.train(dataclasses.replace(loop.config, optimizer=other), start)
-        assert np.abs(np.array(changed.losses) - losses(seen)).max() > 1e-3
+        assert np.abs(np.array(changed.losses) - losses(history)).max() > 1e-3
 
 
 def test_fp16_follows_fp32_within_its_rounding() -> None:
     expected, _ = make(precision="fp32")
-    found, _ = make(precision="fp16", loss_scale=2.0**8)
+    half, _ = make(precision="fp16", loss_scale=2.0**8)
     # fp16 rounds to 2**-11; the products of 8 steps gather less than two such roundings.
-    np.testing.assert_allclose(losses(run(found)), losses(run(expected)), rtol=2.0**-10)
+    np.testing.assert_allclose(losses(run(half)), losses(run(expected)), rtol=2.0**-10)
 
 
 # -- segments ------------------------------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ def test_fp16_follows_fp32_within_its_rounding() -> None:
 
 @pytest.mark.parametrize("segments", [1, 3])
 def test_compiled_segments_compute_the_gradients_of_the_whole(segments) -> None:
-    chosen = config()
-    task, replicas, policy = toy.Task(chosen), backends.make(chosen), precision(chosen.precision)
+    settings = config()
+    task, replicas, policy = toy.Task(settings), backends.make(settings), precision(settings.precision)
     state = State(task, replicas, policy)
     with buckets_of(300):
         make_gradients = gradients.make(task, state.model, replicas, True, segments)
@@ -220,8 +220,8 @@ def test_compiled_segments_compute_the_gradients_of_the_whole(segments) -> None:
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_each_gradient_gets_its_weights_layout_once(monkeypatch, accumulation) -> None:
     """Shown by a factor of two in place of the change of layout, which changes no value."""
-    chosen = config(accumulation_steps=accumulation)
-    task, replicas, policy = toy.Task(chosen), backends.make(chosen), precision(chosen.precision)
+    settings = config(accumulation_steps=accumulation)
+    task, replicas, policy = toy.Task(settings), backends.make(settings), precision(settings.precision)
     state = State(task, replicas, policy)
     batch = next(iter(task.train_input(backends.base.Shard(), 16, 0)))
     compute = gradients.make(task, state.model, replicas)

@@ -108,7 +108,7 @@ EXTREME = (1e-300, 1e-45, 1.2e-38, 1e-30, 1e-8, 1 - 1e-7, 1 - 1e-9, 1e39)
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.data(), st.sampled_from(EXTREME))
 def test_a_number_is_refused_or_three_steps_stay_finite(name, data, value):
-    rule = OPTIMIZERS.named(name, base_learning_rate=1e-3)
+    rule = OPTIMIZERS.make(name, base_learning_rate=1e-3)
     # What a run computes with: epochs and batches count examples.
     numbers = [f"optimizer.{f.name}" for f in dataclasses.fields(rule) if f.type in (float, "float")]
     path = data.draw(st.sampled_from(["loss_scale", *numbers]))

@@ -16,14 +16,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import events
 from common.train.evaluation_pool import END_SECONDS, Evaluation, Evaluator
 from common.train.programs import Programs
 from tests.benchmarks import wait_for
 from tests.common.train import toy
-from tests.common.train.loops import run
+from tests.common.train.loops import make, run
 
 STEPS = 4  # Steps of a block.
 PATIENCE = 120.0  # Seconds after which a worker gives up: only a loop that waits for it needs them.
@@ -76,20 +75,19 @@ class Failing(Pooled):
 
 
 def loop(task: type, folder: pathlib.Path) -> Programs:
-    config = toy.config(quality_target=2.0, steps_per_block=STEPS, train_steps=3 * STEPS)
-    return Programs(task(config, folder), backends.make(config))
+    return make(lambda config: task(config, folder), steps_per_block=STEPS, train_steps=3 * STEPS)
 
 
 def test_the_loop_never_waits_for_an_evaluation_that_fits_into_a_block(tmp_path):
-    seen = [e for e in run(loop(Pooled, tmp_path)) if not isinstance(e, events.Progress)]
-    evaluated = [e for e in seen if isinstance(e, events.Evaluated)]
-    assert [e.block.index for e in evaluated] == [0, 1, 2]
+    history = [e for e in run(loop(Pooled, tmp_path)) if not isinstance(e, events.Progress)]
+    evaluated = [e for e in history if isinstance(e, events.Evaluated)]
+    assert [e.interval.index for e in evaluated] == [0, 1, 2]
     assert not any(e.details["main"] for e in evaluated)
     assert all(1 <= e.details["workers"] <= 2 for e in evaluated)
     # The first two evaluations end only after the second step of the next block, so the loop did not wait for them.
-    started = [e for e in seen if isinstance(e, events.BlockStarted)]
+    started = [e for e in history if isinstance(e, events.BlockStarted)]
     for event, following in zip(evaluated, started[1:]):
-        assert seen.index(following) < seen.index(event)
+        assert history.index(following) < history.index(event)
 
 
 def test_an_error_of_a_worker_ends_the_run(tmp_path):

@@ -10,20 +10,16 @@ import tensorflow as tf
 
 from common.config.optimizer import Lars
 from common.config.schema import Communication
-from common.distributed import replicas as backends
 from common.errors import UserError
 from common.train import events, guard
 from common.train.programs import Programs
-from tests.common.distributed.replicas import processes
-from tests.common.train import toy
+from tests.common.train import loops
 from tests.common.train.loops import notes, of, run
 
 
 def make(replicas: str, number: int = 2, **changes) -> Programs:
-    processes.require(replicas)
-    changes = {"steps_per_block": 20, "train_steps": 40, "quality_target": 2.0, **changes}
-    config = toy.config(replicas=replicas, num_replicas=number, **changes)
-    return Programs(toy.Task(config), backends.make(config))
+    changes = {"steps_per_block": 20, "train_steps": 40, **changes}
+    return loops.make(replicas=replicas, num_replicas=number, **changes)
 
 
 def flip(loop: Programs, variable: tf.Variable, replica: int, bit: int = 20) -> None:
@@ -63,9 +59,11 @@ def test_a_run_with_the_guard_equals_one_without(replicas):
     runs = []
     for steps in (8, 0):
         loop = make(replicas, batch_norm_span=8)
-        seen = [e for e in run(loop, guard_steps=steps) if isinstance(e, events.Trained | events.Evaluated)]
-        losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
-        runs.append((losses, [e.value for e in seen if isinstance(e, events.Evaluated)]))
+        history = [
+            e for e in run(loop, guard_steps=steps) if isinstance(e, events.Trained | events.Evaluated)
+        ]
+        losses = [x for e in history if isinstance(e, events.Trained) for x in e.losses]
+        runs.append((losses, [e.value for e in history if isinstance(e, events.Evaluated)]))
     assert len(runs[0][0]) == 40
     np.testing.assert_allclose(runs[0][0], runs[1][0], rtol=1e-6)
     assert runs[0][1] == runs[1][1]
@@ -117,13 +115,13 @@ def test_a_replay_that_does_not_repeat_names_no_one(monkeypatch):
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_replay_tells_its_progress_and_whether_it_was_stopped(monkeypatch, stopped):
-    loop, told = make("mirrored", steps_per_block=40), []
+    loop, phases = make("mirrored", steps_per_block=40), []
     one = guard.Guard(loop, 40)
     monkeypatch.setattr(
-        guard.heartbeat, "at_step", lambda step, *_: told.append((guard.heartbeat.phase(""), step))
+        guard.heartbeat, "at_step", lambda step, *_: phases.append((guard.heartbeat.phase(""), step))
     )
     weight = loop.state.model.trainable_variables[0]
-    fault = lambda: (flip(loop, weight, 1), told.clear(), stopped and loop.block.stop())  # noqa: E731
+    fault = lambda: (flip(loop, weight, 1), phases.clear(), stopped and loop.block.stop())  # noqa: E731
     with pytest.raises(
         UserError, match="which is wrong: a signal stopped it" if stopped else "on replica 1 alone"
     ):
@@ -131,11 +129,11 @@ def test_a_replay_tells_its_progress_and_whether_it_was_stopped(monkeypatch, sto
         loop.call(loop.train_input(0), loop.synthetic(False), 40, 0)
         fault()
         one.check(40)
-    assert told[0] == ("repeats steps", 0 if stopped else 20)
+    assert phases[0] == ("repeats steps", 0 if stopped else 20)
 
 
 def test_a_sharded_run_compares_its_weights():
-    loop = make("mirrored", communication=Communication(shard_weight_update=True))
+    loop = make("mirrored", communication=Communication(weight_update="sharded"))
     with pytest.raises(UserError, match="on replica 1 alone"):
         run_with(loop, 16, lambda: flip(loop, loop.state.model.trainable_variables[0], 1))
 
@@ -143,11 +141,11 @@ def test_a_sharded_run_compares_its_weights():
 @pytest.mark.parametrize(("target", "at"), [(2.0, 40), (0.0, 20)], ids=["missed", "success"])
 def test_nobody_learns_of_the_end_before_the_last_comparison(target, at):
     """Of a run that is shorter than the steps between comparisons, and saves nothing."""
-    loop, seen = make("pjrt", quality_target=target), []
+    loop, history = make("pjrt", quality_target=target), []
     fault = functools.partial(flip, loop, loop.state.model.trainable_variables[0], 1)
     with pytest.raises(UserError, match=f"at step {at}, .* on replica 1 alone"):
-        run_with(loop, at, fault, 1000, lambda event, _: seen.append(event))
-    assert of(events.Evaluated, seen)[-1].block.end_step == at and not of(events.RunStopped, seen)
+        run_with(loop, at, fault, 1000, lambda event, _: history.append(event))
+    assert of(events.Evaluated, history)[-1].interval.end_step == at and not of(events.RunStopped, history)
 
 
 @pytest.mark.parametrize("target", [2.0, 0.0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from common.train import checkpoint, events
-from lab.bench.long_run import Held, held
+from lab.bench.long_run import Holdings, holdings
 from tests.common.train.loops import at_step, bits, run
 from tests.common.train.test_checkpoint import toy_loop
 
@@ -19,7 +19,7 @@ def test_a_run_resumed_at_random_steps_equals_an_uninterrupted_one(
     changes = {"train_epochs": 2 * resumes}
     whole = toy_loop("single", 1, **changes)
     run(whole)
-    total = whole.clock.train_steps
+    total = whole.run_length.train_steps
     steps = np.sort(np.random.default_rng(resumes).choice(np.arange(1, total), resumes, replace=False))
     for number, step in enumerate(steps):
         loop = toy_loop("single", 1, **changes)
@@ -37,13 +37,13 @@ def test_a_run_resumed_at_random_steps_equals_an_uninterrupted_one(
 def test_a_thousand_blocks_leave_nothing_behind() -> None:
     """Memory grows by less than a kilobyte a block; handles and threads do not grow."""
     loop = toy_loop("single", 1, train_epochs=1100)
-    seen: dict[int, Held] = {}
+    resources: dict[int, Holdings] = {}
 
     def each(event: events.Event, _: object) -> None:
-        if isinstance(event, events.Evaluated) and event.block.index in (100, 1099):
-            seen[event.block.index] = held()
+        if isinstance(event, events.Evaluated) and event.interval.index in (100, 1099):
+            resources[event.interval.index] = holdings()
 
     run(loop, each)
-    early, late = seen[100], seen[1099]
+    early, late = resources[100], resources[1099]
     assert late.handles <= early.handles and late.threads <= early.threads
     assert late.kilobytes - early.kilobytes < 1000

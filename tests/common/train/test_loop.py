@@ -20,7 +20,7 @@ from common.train import events, host_block
 from common.train.programs import Programs
 from tests.common.distributed.replicas import processes
 from tests.common.train import toy
-from tests.common.train.loops import Seen, loop_of, losses, notes, of, run, stops
+from tests.common.train.loops import Recorder, loop_of, losses, notes, of, run, stops
 
 NEVER = 2.0
 BACKENDS = {
@@ -50,27 +50,27 @@ def weights(state):
 
 def test_the_data_are_touched_when_the_clock_runs(monkeypatch):
     """The time is taken, all processes meet, run_start is told, and only then is any of the data read."""
-    seen = []
+    order = []
 
     class Watched(toy.Task):
         def check_data(self):
-            seen.append("check")
+            order.append("check")
 
         def train_input(self, *arguments):
-            seen.append("train")
+            order.append("train")
             return super().train_input(*arguments)
 
         def eval_input(self, *arguments):
-            seen.append("eval")
+            order.append("eval")
             return super().eval_input(*arguments)
 
     loop = make(Watched, quality_target=NEVER, train_epochs=1)
-    monkeypatch.setattr(loop.agreement, "meet", lambda: seen.append(time.time()))
+    monkeypatch.setattr(loop.agreement, "meet", lambda: order.append(time.time()))
     loop.compile()
     before = time.time()
-    run(loop, lambda event, _: seen.append(event))
-    met, started, check, *rest = seen
-    assert isinstance(started, events.RunStarted) and before <= started.time <= met
+    run(loop, lambda event, _: order.append(event))
+    meeting, started, check, *rest = order
+    assert isinstance(started, events.RunStarted) and before <= started.time <= meeting
     assert check == "check"
     first = next(i for i, event in enumerate(rest) if isinstance(event, events.BlockStarted))
     assert {"train", "eval"} == set(rest[:first])
@@ -80,12 +80,12 @@ def test_events_in_order_and_times_monotone():
     loop = make(quality_target=NEVER, train_epochs=2)
     loop.compile()
     began = time.time()
-    seen = [e for e in run(loop) if not isinstance(e, events.Progress)]
-    kinds = [type(e).__name__ for e in seen]
+    history = [e for e in run(loop) if not isinstance(e, events.Progress)]
+    kinds = [type(e).__name__ for e in history]
     block = ["BlockStarted", "Trained", "EvalRan", "Evaluated", "BlockStopped"]
     assert kinds == ["RunStarted", *block, *block, "RunStopped"]
     times = [began]
-    for event in seen:
+    for event in history:
         if isinstance(event, events.Trained):
             times += event.times
             assert len(set(event.times)) == len(event.times)
@@ -94,7 +94,7 @@ def test_events_in_order_and_times_monotone():
         else:
             times.append(event.time)
     assert times == sorted(times) and times[-1] <= time.time()
-    stopped = seen[-1]
+    stopped = history[-1]
     assert (stopped.status, stopped.step) == ("aborted", 8) and "not reached in 8 steps" in stopped.reason
 
 
@@ -126,8 +126,8 @@ def test_equal_seeds_give_identical_losses_and_another_does_not():
     def with_seed(seed):
         loop = make(seed=seed, quality_target=NEVER)
         loop.compile()
-        seen = run(loop)
-        return np.array(losses(seen)).tobytes(), [e.value for e in of(events.Evaluated, seen)]
+        history = run(loop)
+        return np.array(losses(history)).tobytes(), [e.value for e in of(events.Evaluated, history)]
 
     first = with_seed(1)
     assert with_seed(1) == first
@@ -155,12 +155,12 @@ def test_a_long_block_stops_within_a_step_and_is_saved():
     loop = make(toy.Slow, steps_per_block=500, train_steps=1000, quality_target=NEVER)
     loop.compile()
     saved = []
-    seen = stop_when(loop, lambda e: e.step >= 3, saved)
-    stopped = seen[-1]
+    history = stop_when(loop, lambda e: e.step >= 3, saved)
+    stopped = history[-1]
     assert (stopped.status, stopped.reason) == ("aborted", "SIGTERM")
     assert 3 <= stopped.step < 60 and saved == [stopped.step]
-    assert len(losses(seen)) == stopped.step
-    assert not of(events.Evaluated, seen) and not of(events.BlockStopped, seen)
+    assert len(losses(history)) == stopped.step
+    assert not of(events.Evaluated, history) and not of(events.BlockStopped, history)
     assert int(loop.state.step) == stopped.step
 
 
@@ -173,8 +173,8 @@ def test_the_weights_that_met_the_target_are_saved():
 
 @pytest.mark.parametrize("target, status", [(0.0, "success"), (2.0, "aborted")])
 def test_an_evaluation_that_has_finished_counts_although_the_run_is_told_to_stop(target, status, monkeypatch):
-    programs, seen = make(quality_target=target), Seen()
-    loop, call = loop_of(programs, seen), programs.call
+    programs, recorder = make(quality_target=target), Recorder()
+    loop, call = loop_of(programs, recorder), programs.call
 
     def stopped_at_its_end(*arguments):
         result = call(*arguments)
@@ -183,17 +183,17 @@ def test_an_evaluation_that_has_finished_counts_although_the_run_is_told_to_stop
 
     monkeypatch.setattr(programs, "call", stopped_at_its_end)
     loop.run()
-    assert len(of(events.Evaluated, seen.events)) == 1 and seen.events[-1].status == status
+    assert len(of(events.Evaluated, recorder.events)) == 1 and recorder.events[-1].status == status
 
 
 def test_a_checkpoint_that_fails_after_the_target_was_met_leaves_the_success():
     def fail(_):
         raise UserError("disk full")
 
-    loop, seen = make(quality_target=0.0), []
+    loop, history = make(quality_target=0.0), []
     with pytest.raises(UserError, match="disk full"):
-        run(loop, lambda event, _: seen.append(event), save=fail)
-    assert seen[-1].status == "success"
+        run(loop, lambda event, _: history.append(event), save=fail)
+    assert history[-1].status == "success"
 
 
 def test_stopped_in_an_evaluation_it_resumes_with_it():
@@ -201,30 +201,28 @@ def test_stopped_in_an_evaluation_it_resumes_with_it():
     expected = [e.value for e in of(events.Evaluated, run(whole))]
     loop = make(SlowEvaluation, quality_target=NEVER, train_epochs=2)
     loop.compile()
-    seen = stop_when(loop, lambda e: e.evaluating and e.step == 4)
-    assert seen[-1].step == 4 and not of(events.Evaluated, seen)
+    history = stop_when(loop, lambda e: e.evaluating and e.step == 4)
+    assert history[-1].step == 4 and not of(events.Evaluated, history)
 
     resumed = make(quality_target=NEVER, train_epochs=2)
     resumed.state.restore(loop.state.snapshot())
-    seen = run(resumed)
-    assert [(b.block.first_step, b.block.num_steps) for b in of(events.BlockStarted, seen)] == [
-        (4, 0),
-        (4, 4),
-    ]
-    assert [e.value for e in of(events.Evaluated, seen)] == expected
+    history = run(resumed)
+    intervals = [event.interval for event in of(events.BlockStarted, history)]
+    assert [(x.first_step, x.num_steps) for x in intervals] == [(4, 0), (4, 4)]
+    assert [e.value for e in of(events.Evaluated, history)] == expected
     for mine, other in zip(weights(resumed.state), weights(whole.state), strict=True):
         np.testing.assert_array_equal(mine, other)
 
 
 def test_stop_from_another_thread_before_the_first_block():
-    programs, seen = make(quality_target=NEVER), Seen()
+    programs, recorder = make(quality_target=NEVER), Recorder()
     programs.compile()
-    loop = loop_of(programs, seen)
+    loop = loop_of(programs, recorder)
     thread = threading.Thread(target=loop.stop, args=("told to",))
     thread.start()
     thread.join()
     loop.run()
-    assert seen.events[-1].reason == "told to" and seen.events[-1].step == 0
+    assert recorder.events[-1].reason == "told to" and recorder.events[-1].step == 0
 
 
 class ExplodesLater(toy.Task):
@@ -240,12 +238,12 @@ def test_nan_in_a_later_block_names_its_step_even_when_the_run_is_told_to_stop()
     loop.compile()
     saved = []
     late = stops(
-        lambda event: isinstance(event, events.Progress) and event.block.index == 1 and event.step == 5
+        lambda event: isinstance(event, events.Progress) and event.interval.index == 1 and event.step == 5
     )
-    seen = run(loop, late, save=notes(saved))
-    assert "loss is nan at step 5" in seen[-1].reason
-    assert len(losses(seen)) == 5, "no step after it counts"
-    assert saved == [4] and len(of(events.Evaluated, seen)) == 1
+    history = run(loop, late, save=notes(saved))
+    assert "loss is nan at step 5" in history[-1].reason
+    assert len(losses(history)) == 5, "no step after it counts"
+    assert saved == [4] and len(of(events.Evaluated, history)) == 1
 
 
 def test_input_that_fails_ends_the_run():
@@ -259,10 +257,10 @@ def test_input_that_fails_ends_the_run():
 
     loop = make(Broken, quality_target=NEVER)
     loop.compile()
-    seen = []
+    history = []
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
-        run(loop, lambda event, _: seen.append(event))
-    assert len(of(events.Evaluated, seen)) == 1
+        run(loop, lambda event, _: history.append(event))
+    assert len(of(events.Evaluated, history)) == 1
 
 
 def test_an_error_of_a_listener_stops_the_steps():
@@ -311,20 +309,21 @@ def test_evaluation_in_a_worker_while_the_next_block_trains():
     """One test for all that needs worker processes: each takes seconds to start."""
     loop = make(SlowWorker, quality_target=0.0, steps_per_block=4000, eval_epochs=(0.001,), train_steps=10000)
     loop.compile()
-    seen = [e for e in run(loop) if not isinstance(e, events.Progress)]
-    kinds = [type(e).__name__ for e in seen]
+    history = [e for e in run(loop) if not isinstance(e, events.Progress)]
+    kinds = [type(e).__name__ for e in history]
     block = ["BlockStarted", "Trained", "EvalRan", "BlockStopped"]
     # The result arrives while the second block trains; the block ends at its next step and is not reported as trained.
     assert kinds == ["RunStarted", *block, "BlockStarted", "Evaluated", "RunStopped"]
-    evaluated, stopped = seen[-2:]
-    assert evaluated.details["pid"] != os.getpid() and evaluated.block.index == 0
+    evaluated, stopped = history[-2:]
+    assert evaluated.details["pid"] != os.getpid() and evaluated.interval.index == 0
     assert (stopped.status, stopped.step, stopped.time) == ("success", 4, evaluated.time)
     assert 4 < int(loop.state.step) < 4000
 
     # The run waits for every evaluation before it gives up, and reports none twice.
     loop = make(Worker, quality_target=NEVER, train_epochs=2)
-    seen = run(loop)
-    assert [e.block.index for e in of(events.Evaluated, seen)] == [0, 1] and seen[-1].status == "aborted"
+    history = run(loop)
+    assert [e.interval.index for e in of(events.Evaluated, history)] == [0, 1]
+    assert history[-1].status == "aborted"
 
     with pytest.raises(UserError, match="its worker process died"):
         run(make(DyingWorker, quality_target=NEVER))

@@ -26,16 +26,16 @@ def make(backend, task=toy.Task, **changes):
     return Programs(task(config), backends.make(config))
 
 
-def outcome(loop, seen, saved=()):
+def outcome(loop, history, saved=()):
     """One process's view of a run, to compare with the other processes'."""
-    stopped = seen[-1]
+    stopped = history[-1]
     return {
         "stopped": (stopped.status, stopped.step, stopped.reason),
         "step": int(loop.state.step),
-        "losses": [repr(x) for x in losses(seen)],
-        "evaluated": [e.value for e in of(events.Evaluated, seen)],
+        "losses": [repr(x) for x in losses(history)],
+        "evaluated": [e.value for e in of(events.Evaluated, history)],
         "saved": list(saved),
-        "blocks": [e.block.first_step for e in of(events.BlockStarted, seen)],
+        "blocks": [e.interval.first_step for e in of(events.BlockStarted, history)],
     }
 
 
@@ -194,17 +194,17 @@ def ran(request):
 
 def same(results, *without):
     """Asserts that all processes have one outcome, except for the fields `without`, and returns it."""
-    kept = [{k: v for k, v in r.items() if k not in without} for r in results]
-    assert all(k == kept[0] for k in kept[1:])
+    outcomes = [{k: v for k, v in r.items() if k not in without} for r in results]
+    assert all(k == outcomes[0] for k in outcomes[1:])
     return results[0]
 
 
 @pytest.mark.parametrize("name, rank", [("stop on the last", 1), ("stop on all", 0)])
 def test_a_signal_to_any_process_stops_all_after_the_same_step(ran, name, rank):
-    found = same(ran[name])
-    status, step, reason = found["stopped"]
+    agreed = same(ran[name])
+    status, step, reason = agreed["stopped"]
     assert (status, reason) == ("aborted", f"SIGTERM on rank {rank}")
-    assert 3 <= step < 60 and found["step"] == step == len(found["losses"]) and found["saved"] == [step]
+    assert 3 <= step < 60 and agreed["step"] == step == len(agreed["losses"]) and agreed["saved"] == [step]
 
 
 def test_a_stop_before_the_first_block_and_in_an_evaluation(ran):
@@ -225,14 +225,14 @@ def test_success_of_the_first_process_ends_all(ran):
 
 
 def test_all_wait_for_the_last_evaluation(ran):
-    found = same(ran["wait"], "evaluated")
-    assert "not reached in 4 steps" in found["stopped"][2] and len(ran["wait"][0]["evaluated"]) == 1
+    agreed = same(ran["wait"], "evaluated")
+    assert "not reached in 4 steps" in agreed["stopped"][2] and len(ran["wait"][0]["evaluated"]) == 1
 
 
 def test_a_loss_that_is_not_a_number_on_one_process_ends_all_which_name_its_cause(ran):
-    found = same(ran["explode"], "evaluated")
+    agreed = same(ran["explode"], "evaluated")
     cause = "first not finite: the input 'x' of step 6, after the healthy step 5"
-    assert found["stopped"][2] == f"loss is nan at step 6; {cause}; fix the data" and found["saved"] == [4]
+    assert agreed["stopped"][2] == f"loss is nan at step 6; {cause}; fix the data" and agreed["saved"] == [4]
 
 
 def test_processes_that_start_from_different_states_are_reported(ran):

@@ -86,9 +86,9 @@ def test_a_product_without_a_formula_is_an_error():
     dense = L.Lambda(lambda x: tf.sparse.sparse_dense_matmul(tf.sparse.eye(4), x, adjoint_b=True))
     with pytest.raises(UserError, match="SparseTensorDenseMatMul .*no formula"):
         forward_macs(tf_keras.Sequential([tf_keras.Input([4]), dense]))
-    chosen = L.Lambda(lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x @ tf.transpose(x), lambda: x[:, :1]))
+    branch = L.Lambda(lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x @ tf.transpose(x), lambda: x[:, :1]))
     with pytest.raises(UserError, match="If .*no formula"):
-        forward_macs(tf_keras.Sequential([tf_keras.Input([4]), chosen]))
+        forward_macs(tf_keras.Sequential([tf_keras.Input([4]), branch]))
 
 
 def test_unknown_sizes_are_named_or_the_longest_batch_s():

@@ -37,8 +37,8 @@ def test_checkpoints_within_a_block_change_nothing(tmp_path, replicas, fields):
     changes |= {"optimizer": Lars(base_learning_rate=1.0, weight_decay=1e-3)}
     whole, cut = (make(replicas, toy.Slow, **changes) for _ in range(2))
     expected = run(whole)
-    seen = run(cut, save=saves(tmp_path, 100), seconds=0.15)
-    assert losses(seen) == losses(expected) and values(seen) == values(expected)
+    history = run(cut, save=saves(tmp_path, 100), seconds=0.15)
+    assert losses(history) == losses(expected) and values(history) == values(expected)
     assert bits(cut) == bits(whole)
     steps = [checkpoint_file.step_of(path) for path in checkpoint_file.checkpoints(tmp_path)]
     within = [step for step in steps if step % 20]
@@ -55,8 +55,8 @@ def test_checkpoints_within_a_block_change_nothing(tmp_path, replicas, fields):
         assert bits(resumed) == bits(whole)
 
 
-def values(seen: list) -> list:
-    return [(e.block.end_step, e.value) for e in seen if isinstance(e, events.Evaluated)]
+def values(history: list) -> list:
+    return [(e.interval.end_step, e.value) for e in history if isinstance(e, events.Evaluated)]
 
 
 class InWorker(toy.Task):
@@ -77,19 +77,19 @@ def test_a_stop_saves_while_earlier_evaluations_run_and_the_resumed_run_has_thei
     InWorker.folder = tmp_path
     changes = {"steps_per_block": 4, "train_steps": 16}
     first, saved = make(task=InWorker, **changes), tmp_path / "saved"
-    third = stops(lambda e: isinstance(e, events.BlockStarted) and e.block.index == 3)
-    seen = run(first, third, save=saves(saved))
-    assert seen[-1].reason == "SIGTERM" and values(seen) == []
+    third = stops(lambda e: isinstance(e, events.BlockStarted) and e.interval.index == 3)
+    history = run(first, third, save=saves(saved))
+    assert history[-1].reason == "SIGTERM" and values(history) == []
     step = checkpoint_file.step_of(checkpoint_file.checkpoints(saved)[-1])
-    assert step == seen[-1].step == 12
+    assert step == history[-1].step == 12
 
     (tmp_path / "go").touch()
     resumed, whole = (make(task=InWorker, **changes) for _ in range(2))
     restored = checkpoint.restore_latest(resumed, saved)
     assert restored.step == step
-    seen = run(resumed, pending=restored.pending)
-    assert sorted(values(seen)) == sorted(values(run(whole)))
-    assert [end for end, _ in values(seen)] == [4, 8, 12, 16]
+    history = run(resumed, pending=restored.pending)
+    assert sorted(values(history)) == sorted(values(run(whole)))
+    assert [end for end, _ in values(history)] == [4, 8, 12, 16]
     assert bits(resumed) == bits(whole)
 
 
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_by_process_0_alone(tmp_path
 
 
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path):
-    loop, told = make(train_epochs=1), []
+    loop, messages = make(train_epochs=1), []
     for step in (3, 7):
         loop.state.step.assign(step)
         path = checkpoint.save(loop, tmp_path)
@@ -147,8 +147,8 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path):
     place = data.index(b"weights/") + 200  # A bit of the first weight.
     data[place] ^= 1
     path.write_bytes(data)
-    assert checkpoint.restore_latest(loop, tmp_path, told.append).step == 3
-    assert len(told) == 1 and f"{path} is damaged" in told[0]
+    assert checkpoint.restore_latest(loop, tmp_path, messages.append).step == 3
+    assert len(messages) == 1 and f"{path} is damaged" in messages[0]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint_00000003.npz", f"{path.name}.damaged"]
 
 

@@ -39,10 +39,10 @@ def nothing(*_):
 )  # fmt: skip
 def test_calls_end_where_recorded_steps_begin_and_end(span, step, pauses):
     """A pause at the interval's end, 8 or 16, leaves the evaluation out of the trace."""
-    profile, end, found = Profile(Span(*span), None), step + 8, []
+    profile, end, actual = Profile(Span(*span), None), step + 8, []
     while step < end and (step := profile.next_pause(step, end)) < math.inf:
-        found.append(step)
-    assert found == pauses
+        actual.append(step)
+    assert actual == pauses
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,6 @@ def recorded(folder, backend):
 @pytest.mark.parametrize("backend", ["horovod", "multiworker"])
 def test_of_several_processes_the_first_records(tmp_path, backend):
     call = functools.partial(recorded, tmp_path, backend)
-    (first, found), (second, _) = processes.run(backend, 2, {"recorded": call})["recorded"]
-    assert (first, second) == (2, 0) and MARK in found
-    assert {"horovod": "HorovodAllreduce", "multiworker": "CollectiveReduce"}[backend] in found
+    (first, trace), (second, _) = processes.run(backend, 2, {"recorded": call})["recorded"]
+    assert (first, second) == (2, 0) and MARK in trace
+    assert {"horovod": "HorovodAllreduce", "multiworker": "CollectiveReduce"}[backend] in trace

@@ -44,7 +44,7 @@ class Network:
     def __init__(self, loops=()):
         start = np.random.default_rng(0).normal(size=[3, WIDTH, WIDTH])
         self.weights = [tf.Variable(w, name=f"w{i}") for i, w in enumerate(start)]
-        self.written = tf.Variable(np.zeros(WIDTH), trainable=False)
+        self.moving_mean = tf.Variable(np.zeros(WIDTH), trainable=False)
         self._loops = loops
 
     def gradients(self, x):
@@ -60,7 +60,7 @@ class Network:
                 else:
                     x = tf.tanh(x @ weight)
                 x = tf.reshape(x, tf.shape(x)) / tf.cast(tf.size(x), x.dtype)
-            self.written.assign(0.9 * self.written + 0.1 * tf.reduce_mean(x, 0))
+            self.moving_mean.assign(0.9 * self.moving_mean + 0.1 * tf.reduce_mean(x, 0))
             loss = tf.reduce_sum(x * x)
         return [loss, tf.constant(7.0), *tape.gradient(loss, self.weights)]
 
@@ -94,22 +94,22 @@ def test_programs_compute_what_the_function_does(loops, groups, programs):
     network = Network(loops)
     actual = cut(network, groups)
     expected = [y.numpy() for y in network.gradients(tf.constant(X))]
-    moved = network.written.numpy()
-    network.written.assign(np.zeros(WIDTH))
+    moved = network.moving_mean.numpy()
+    network.moving_mean.assign(np.zeros(WIDTH))
     for call in (tf.function(lambda x: actual([x]), autograph=False), lambda x: actual([x])):
-        network.written.assign(np.zeros(WIDTH))
+        network.moving_mean.assign(np.zeros(WIDTH))
         for mine, other in zip(call(tf.constant(X)), expected, strict=True):
             np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-15)
-        np.testing.assert_allclose(network.written, moved, rtol=1e-12)
+        np.testing.assert_allclose(network.moving_mean, moved, rtol=1e-12)
     assert len(actual.segments) == programs
 
 
 def test_weights_are_read_and_not_passed_on():
     """A weight's value would be copied out of the first program; its handle is not."""
     network = Network()
-    found = cut(network, [[0, 1, 4], [3], [2]])
-    assert not any("ReadVariableOp" in name for segment in found.segments for name in segment.returns)
-    assert [sum("resource" in name for name in segment.takes) for segment in found.segments] == [4, 1, 1]
+    parts = cut(network, [[0, 1, 4], [3], [2]])
+    assert not any("ReadVariableOp" in name for segment in parts.segments for name in segment.returns)
+    assert [sum("resource" in name for name in segment.takes) for segment in parts.segments] == [4, 1, 1]
 
 
 def test_what_is_only_written_is_in_the_program_of_the_forward_pass():
@@ -163,15 +163,15 @@ def test_gradients_leave_while_others_are_computed(operations, segments):
 
     Which step shows it depends on when a busy machine lets the exchange's thread run.
     """
-    found = operations[segments]
-    programs = [(begin, end) for begin, end, kind in found if kind == "StatefulPartitionedCall"]
-    exchanges = [begin for begin, _, kind in found if kind == "HorovodAllreduce"]
+    step_operations = operations[segments]
+    programs = [(begin, end) for begin, end, kind in step_operations if kind == "StatefulPartitionedCall"]
+    exchanges = [begin for begin, _, kind in step_operations if kind == "HorovodAllreduce"]
     assert len(programs) == RECORDED * (segments + 1)  # The update is a program too.
     early = []
     for step in range(RECORDED):
-        own = programs[step * (segments + 1) :][: segments + 1]
-        within = [begin for begin in exchanges if own[0][0] < begin < own[-2][1]]
-        after = [begin for begin in exchanges if own[-2][1] <= begin < own[-1][0]]
+        step_programs = programs[step * (segments + 1) :][: segments + 1]
+        within = [begin for begin in exchanges if step_programs[0][0] < begin < step_programs[-2][1]]
+        after = [begin for begin in exchanges if step_programs[-2][1] <= begin < step_programs[-1][0]]
         assert after or within
         early.append(len(within))
     # The first is the sum of the examples' weights; the others are gradients.

@@ -21,8 +21,8 @@ TINY = dataclasses.replace(PRESETS["cpu-tiny"], width=8, precision="fp32")
 
 
 def state_of(config, task=Task):
-    made = task(config, None) if task is Task else task(config)
-    return State(made, Single(), precision(config.precision)), made
+    network_task = task(config, None) if task is Task else task(config)
+    return State(network_task, Single(), precision(config.precision)), network_task
 
 
 def shaken(config):
@@ -98,8 +98,8 @@ def as_torchvision(arrays):
 def test_torchvisions_layout_is_read(trained, tmp_path):
     np.savez(tmp_path / "weights.npz", **as_torchvision(values(trained[0])))
     state, task = state_of(TINY)
-    found = warm_start.start(state, task, tmp_path / "weights.npz")
-    assert not found.new and not found.left
+    match = warm_start.start(state, task, tmp_path / "weights.npz")
+    assert not match.new and not match.left
     theirs = values(trained[0])
     for name, value in values(state).items():
         np.testing.assert_array_equal(value, theirs[name], err_msg=name)
@@ -110,9 +110,9 @@ def test_a_detector_takes_a_classifiers_backbone(trained):
     config = dataclasses.replace(module.PRESETS["cpu-tiny"], backbone_width=8, precision="fp32")
     task = benchmarks.module("maskrcnn", "task").Task(config, None)
     state = State(task, Single(), precision("fp32"))
-    found = warm_start.start(state, task, trained[1])
-    assert {"conv1/kernel", "layer4.2.bn3/moving_variance"} <= set(found.matched)
-    assert found.left == ["fc/bias", "fc/kernel"]
+    match = warm_start.start(state, task, trained[1])
+    assert {"conv1/kernel", "layer4.2.bn3/moving_variance"} <= set(match.matched)
+    assert match.left == ["fc/bias", "fc/kernel"]
 
 
 def test_a_file_of_another_network_is_one_line(trained, tmp_path):

@@ -20,8 +20,8 @@ class Weighted(toy.Task):
     """Training examples of different weights: replicas and micro-batches have different sums of them."""
 
     def examples(self, first: int, count: int, offset: int) -> dict[str, np.ndarray]:
-        found = super().examples(first, count, offset)
-        return found if offset else found | {"weight": 1.0 + np.arange(first, first + count) % 16}
+        examples = super().examples(first, count, offset)
+        return examples if offset else examples | {"weight": 1.0 + np.arange(first, first + count) % 16}
 
 
 def moves(count: int = 1, task: type[toy.Task] = toy.Task, **changes) -> list[np.ndarray]:

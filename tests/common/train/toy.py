@@ -116,7 +116,7 @@ class Task(task.Task):
         if int(sums["seen"]) != 37 or len(arrays["label"]) != 40:
             raise ValueError(f"{sums['seen']} examples seen")
         value = float(sums["correct"] / sums["seen"])
-        return Quality(value, self.config.met(value))
+        return Quality(value, self.config.meets_target(value))
 
 
 class Slow(Task):

@@ -104,15 +104,15 @@ def fake(folder: Path, text: str) -> str:
 
 
 def ran(row: Row, python: str, seconds: float = 30.0) -> list[dict]:
-    found: list[dict] = []
-    child.run([row], 1, time.monotonic() + seconds, lambda _, result: found.append(result), python)
-    return found
+    results: list[dict] = []
+    child.run([row], 1, time.monotonic() + seconds, lambda _, result: results.append(result), python)
+    return results
 
 
 def test_a_process_that_hangs_loses_its_row(tmp_path: Path) -> None:
     row = Row("step/x", {}, 0.5)
-    (found,) = ran(row, fake(tmp_path, "sleep 60"))
-    assert found["error"] == "not done after 0 s" or "not done" in found["error"]
+    (result,) = ran(row, fake(tmp_path, "sleep 60"))
+    assert result["error"] == "not done after 0 s" or "not done" in result["error"]
     # Waiting for the card is no part of its time, and measuring is.
     waits = """echo '{"at": "waiting"}'; sleep 1.5; echo '{"result": {"ms": 1}}'"""
     assert ran(row, fake(tmp_path, waits))[0]["ms"] == 1
@@ -127,16 +127,16 @@ def test_a_process_that_dies_says_why(tmp_path: Path) -> None:
 
 
 def test_at_the_deadline_rows_are_cut_or_not_begun(tmp_path: Path) -> None:
-    rows, found = [Row(str(i), {}, 60) for i in range(3)], []
+    rows, results = [Row(str(i), {}, 60) for i in range(3)], []
     python = fake(tmp_path, "sleep 60")
-    child.run(rows, 1, time.monotonic() + 0.5, lambda row, result: found.append((row.name, result)), python)
-    assert [name for name, _ in found] == ["0"] and found[0][1]["cut"]
+    child.run(rows, 1, time.monotonic() + 0.5, lambda row, result: results.append((row.name, result)), python)
+    assert [name for name, _ in results] == ["0"] and results[0][1]["cut"]
 
 
 def test_a_row_s_flags_are_added_to_the_environment_s(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--one=1")
-    told = fake(tmp_path, """echo "{\\"result\\": {\\"flags\\": \\"$XLA_FLAGS\\"}}" """)
-    assert ran(Row("x", {}, 30, flags="--two=2"), told)[0]["flags"] == "--one=1 --two=2"
+    python = fake(tmp_path, """echo "{\\"result\\": {\\"flags\\": \\"$XLA_FLAGS\\"}}" """)
+    assert ran(Row("x", {}, 30, flags="--two=2"), python)[0]["flags"] == "--one=1 --two=2"
 
 
 def test_a_fake_card_has_every_part_and_is_gone_on_with(tmp_path: Path, monkeypatch) -> None:
@@ -232,10 +232,10 @@ def test_a_row_with_an_error_is_measured_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", prepare.KINDS)
 def test_exports_ask_for_fields_that_there_are(kind: str) -> None:
-    for name, given in prepare.KINDS[kind].items():
-        system = next(flag.partition("=")[2] for flag in given if flag.startswith("--system="))
+    for name, flags in prepare.KINDS[kind].items():
+        system = next(flag.partition("=")[2] for flag in flags if flag.startswith("--system="))
         preset = benchmarks.module("llama31_8b" if kind == "llama" else name, "presets").PRESETS[system]
-        config = overrides.override_all(preset, [flag for flag in given if flag.startswith("--config.")])
+        config = overrides.override_all(preset, [flag for flag in flags if flag.startswith("--config.")])
         assert config.precision == {"full": "bf16", "small": "fp64", "llama": "bf16"}[kind]
 
 

@@ -15,8 +15,10 @@ from lab.bench.harness import rounds, scripts
 
 def test_every_second_round_runs_in_reverse_order() -> None:
     order: list[str] = []
-    found = rounds.alternate({name: lambda name=name: order.append(name) or len(order) for name in "abc"}, 3)
-    assert "".join(order) == "abccbaabc" and found == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
+    results = rounds.alternate(
+        {name: lambda name=name: order.append(name) or len(order) for name in "abc"}, 3
+    )
+    assert "".join(order) == "abccbaabc" and results == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
 
 
 def test_a_row_has_medians_and_ratios_within_rounds() -> None:
@@ -43,8 +45,10 @@ def test_a_contender_that_ends_is_one_line() -> None:
 
 
 def test_the_runner_makes_the_module_s_contender(monkeypatch, capsys) -> None:
-    made = type("Module", (), {"make": staticmethod(lambda *told: (print, {"told": told}))})
-    monkeypatch.setattr(runner.importlib, "import_module", {"lab.bench.contenders.network": made}.__getitem__)
+    module = type("Module", (), {"make": staticmethod(lambda *arguments: (print, {"told": arguments}))})
+    monkeypatch.setattr(
+        runner.importlib, "import_module", {"lab.bench.contenders.network": module}.__getitem__
+    )
     monkeypatch.setattr(sys, "stdin", ["7\n"])
     runner.main(["network", "a", "b"])
     about, printed, times = capsys.readouterr().out.splitlines()
@@ -77,13 +81,6 @@ def test_a_result_names_its_machine(tmp_path) -> None:
     } == set(actual["machine"])
     scripts.write(actual, tmp_path / "new" / "result.json")
     assert json.loads((tmp_path / "new" / "result.json").read_text())["date"] == actual["date"]
-
-
-def test_results_go_to_one_folder_by_default() -> None:
-    parser = scripts.parser("First line.\n\nMore.", "result.json", rounds=7)
-    assert parser.description == "First line."
-    assert parser.parse_args([]).output == scripts.ROOT / "lab/bench/results/result.json"
-    assert parser.parse_args(["--rounds=2"]).rounds == 2 and parser.parse_args([]).rounds == 7
 
 
 @pytest.mark.parametrize(

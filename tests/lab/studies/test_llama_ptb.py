@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from common.config import overrides
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.errors import UserError
 from lab.studies import llama_ptb
 from lab.studies.llama_ptb import BATCH, LSTM, TRANSFORMER, WINDOW
@@ -33,7 +33,7 @@ def test_both_networks_read_the_same_numbers(words, split) -> None:
     flags = llama_ptb.number_words(split, words)
     data = dataclasses.replace(PRESETS["cpu-tiny"].data, eval_split=split)
     config = dataclasses.replace(PRESETS["cpu-tiny"], data=data)
-    for name, expected in zip(("train", "eval"), ptb_input.load_both(config, words / "ptb")):
+    for name, expected in zip(("train", "eval"), ptb_input.load(config, words / "ptb")):
         index = indexed.read_index(words / name)
         np.testing.assert_array_equal(np.fromfile(words / f"{name}.bin", index.dtype), expected)
     windows = (40000 - 1) // WINDOW, (8000 - 1) // WINDOW
@@ -48,8 +48,8 @@ def test_a_schedule_ends_with_the_run() -> None:
     """The LSTM's rate falls at the same parts of the run as in 13 epochs; the Transformer's ends at a tenth."""
     short = overrides.override_all(PRESETS["cpu-20"], [*LSTM.flags, *LSTM.lasts(2.6)])
     assert short.schedule.boundaries == pytest.approx([1.4, 1.6, 1.8, 2.0, 2.2, 2.4])
-    clock = Clock.of(short)
-    assert clock.train_steps == clock.steps_per_block
+    run_length = RunLength.of(short)
+    assert run_length.train_steps == run_length.steps_per_block
     config = overrides.override_all(LLAMA["cpu-tiny"], [*TRANSFORMER.flags, *TRANSFORMER.lasts(400.4)])
     assert (config.train_steps, config.steps_per_block, config.schedule.warmup_steps) == (400, 400, 21)
     assert TRANSFORMER.epochs(400) == 400 * BATCH * WINDOW / 929589 and LSTM.epochs(2.6) == 2.6

@@ -92,8 +92,8 @@ def zipped(places) -> pathlib.Path:
 
 def test_a_zip_file_is_unpacked_into_the_cache_and_not_beside_it(places, zipped) -> None:
     for _ in range(2):
-        found = PTB.data()
-        assert found.parent == places / "cache" and sorted(p.name for p in found.iterdir()) == sorted(FILES)
+        folder = PTB.data()
+        assert folder.parent == places / "cache" and sorted(p.name for p in folder.iterdir()) == sorted(FILES)
     assert [p.name for p in zipped.iterdir()] == ["ptb.zip"]
 
 

@@ -45,8 +45,8 @@ def table(study: Study) -> list[list[str]]:
 @pytest.mark.parametrize("study", [MNIST, PTB], ids=lambda s: s.name)
 def test_the_table_in_the_readme_is_the_studys(study) -> None:
     results = ROOT / "lab/studies" / study.name / "results.json"
-    written = json.loads(results.read_text()) if results.is_file() else []
-    records = [r for r in written if r["part"] == "methods"]
+    published = json.loads(results.read_text()) if results.is_file() else []
+    records = [r for r in published if r["part"] == "methods"]
     actual = table(study)
     if not records:
         assert not actual, "a table in README without results of the study"

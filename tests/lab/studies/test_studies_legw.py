@@ -58,9 +58,9 @@ def test_methods_scale_as_their_names_say(study) -> None:
             continue
         k, config = row.batch / study.batch, configured(study, row)
         rate, schedule = config.optimizer.base_learning_rate, config.schedule
-        wanted = {"legw": math.sqrt(k), "unscaled": 1.0}.get(row.method, k)
+        factor = {"legw": math.sqrt(k), "unscaled": 1.0}.get(row.method, k)
         if row.method != "adam":
-            assert rate == pytest.approx(study.rate * wanted), row.id
+            assert rate == pytest.approx(study.rate * factor), row.id
         else:
             assert (config.optimizer.name, rate) == ("adam", 0.001)
         assert ("poly" in row.method) == (schedule.kind == "poly")
@@ -106,8 +106,8 @@ def study(tmp_path, monkeypatch) -> legw.Study:
     def train(self: runner.Runner, row: legw.Row) -> dict:
         trained.append(row.id)  # A list's append needs no lock.
         rate = row.rate or 0.001
-        found = {"quality": None if rate > 1 else 0.9 + rate / 10, "diverged": rate > 1}
-        result = {"evaluations": [0.5, 0.9], "minutes": 0.1, **found}
+        quality = {"quality": None if rate > 1 else 0.9 + rate / 10, "diverged": rate > 1}
+        result = {"evaluations": [0.5, 0.9], "minutes": 0.1, **quality}
         return {
             **dataclasses.asdict(row),
             **result,
@@ -116,9 +116,9 @@ def study(tmp_path, monkeypatch) -> legw.Study:
         }
 
     monkeypatch.setattr(runner.Runner, "_train", train)
-    made = dataclasses.replace(MNIST, factors=(1, 64), compared=(64, 1), data=lambda: tmp_path)
-    object.__setattr__(made, "trained", trained)
-    return made
+    small = dataclasses.replace(MNIST, factors=(1, 64), compared=(64, 1), data=lambda: tmp_path)
+    object.__setattr__(small, "trained", trained)
+    return small
 
 
 def flags(*argv: str) -> argparse.Namespace:
@@ -313,7 +313,7 @@ def test_another_base_rate_has_a_table_of_its_own(study, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (["--base_warmup=0.1"], "--base_warmup needs --base_rate"),
         (["--base_rate=0"], "--base_rate=0.0: must be above 0"),
@@ -322,7 +322,7 @@ def test_another_base_rate_has_a_table_of_its_own(study, tmp_path) -> None:
         (["--base_rate=0.1", "--parts=legw,rates"], "goes with --parts=legw,competitors only"),
     ],
 )
-def test_a_base_rate_that_means_nothing_is_one_line(study, given, message) -> None:
+def test_a_base_rate_that_means_nothing_is_one_line(study, arguments, message) -> None:
     with pytest.raises(UserError, match=message):
-        legw.run(study, flags(*given))
+        legw.run(study, flags(*arguments))
     assert study.trained == []

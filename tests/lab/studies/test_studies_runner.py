@@ -64,23 +64,23 @@ def test_a_missed_target_and_a_divergence_are_results(run, seed, quality) -> Non
 def test_a_run_begins_without_what_an_interrupted_one_left(run, tmp_path) -> None:
     """A run that resumed would lack a part of its curve and its time to train."""
     folder = tmp_path / "results" / "study-idle"
-    left = folder / "logs" / "row" / "old.txt"
-    left.parent.mkdir(parents=True)
-    left.touch()
-    assert run(1)["quality"] == 0.5 and not left.exists()
-    assert list(left.parent.glob("*/*/result_0.txt"))
+    leftover = folder / "logs" / "row" / "old.txt"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+    assert run(1)["quality"] == 0.5 and not leftover.exists()
+    assert list(leftover.parent.glob("*/*/result_0.txt"))
 
 
 def test_a_second_call_touches_nothing_of_a_call_that_trains(run, tmp_path) -> None:
-    left = tmp_path / "results/study-idle/logs/row/old.txt"
-    left.parent.mkdir(parents=True)
-    left.touch()
+    leftover = tmp_path / "results/study-idle/logs/row/old.txt"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
     with (
         runner.Runner(STUDY)._locked(),
         pytest.raises(UserError, match="another run is writing it; wait for it"),
     ):
         run(1)
-    assert left.exists() and run(1)["quality"] == 0.5 and run(1)["quality"] == 0.5
+    assert leftover.exists() and run(1)["quality"] == 0.5 and run(1)["quality"] == 0.5
 
 
 def test_what_cannot_be_removed_does_not_stop_a_run(run, tmp_path, monkeypatch) -> None:

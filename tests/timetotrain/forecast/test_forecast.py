@@ -11,7 +11,7 @@ from systems.forecast import law, scores
 from timetotrain.cli import main
 
 
-def told(capsys, *words, status=0):
+def answer_of(capsys, *words, status=0):
     assert main(["forecast", *words, "--json"]) == status
     return json.loads(capsys.readouterr().out)
 
@@ -26,7 +26,7 @@ def test_an_answer_says_minutes_error_code_memory_money_and_energy(capsys):
 
 
 def test_an_answer_holds_the_published_scores(capsys):
-    actual = told(capsys, "llama31_8b", "--system=b200-8")
+    actual = answer_of(capsys, "llama31_8b", "--system=b200-8")
     low, high = actual["interval_minutes"]
     same = [
         r.minutes for r in scores.rows() if (r.benchmark, r.chip, r.accelerators) == ("llama31_8b", "B200", 8)
@@ -45,25 +45,25 @@ def test_an_answer_holds_the_published_scores(capsys):
     ],
 )
 def test_what_cannot_be_said_has_neither_money_nor_energy(benchmark, system, reason, capsys):
-    found = told(capsys, benchmark, f"--system={system}", "--price=2", status=1)
-    assert reason in found["reason"] and not {"minutes", "cost", "energy_kwh"} & {*found}
+    answer = answer_of(capsys, benchmark, f"--system={system}", "--price=2", status=1)
+    assert reason in answer["reason"] and not {"minutes", "cost", "energy_kwh"} & {*answer}
     assert main(["forecast", benchmark, f"--system={system}"]) == 1
     out = capsys.readouterr().out
     assert "cannot say: " in out and "USD" not in out and "kWh" not in out
 
 
 def test_money_is_accelerators_times_hours_times_price(capsys):
-    found = told(capsys, "resnet", "--system=h100-8", "--price=2", "--runs=3")
-    one = found["minutes"] / 60 * 8 * 2
-    cost = found["cost"]
+    answer = answer_of(capsys, "resnet", "--system=h100-8", "--price=2", "--runs=3")
+    one = answer["minutes"] / 60 * 8 * 2
+    cost = answer["cost"]
     assert [cost[name][0] for name in ("run", "submission")] == pytest.approx([one, 3 * one])
-    ends = told(capsys, "resnet", "--system=h100-8")["cost"]["run"]
+    ends = answer_of(capsys, "resnet", "--system=h100-8")["cost"]["run"]
     assert ends[0] < ends[1]
 
 
 def test_sizes_within_a_deadline_and_a_budget(capsys):
     words = ("bert", "--system=h100-8", "--deadline=3", "--budget=40", "--by=time")
-    sizes = told(capsys, *words)
+    sizes = answer_of(capsys, *words)
     assert sizes and all(row["minutes"] <= 3 and row["usd"][0] <= 40 for row in sizes)
     assert all(row["machine"].endswith("xH100-SXM5") for row in sizes)
     assert sizes == sorted(sizes, key=lambda row: row["minutes"])
@@ -79,16 +79,16 @@ def test_a_score_of_widely_spread_runs_and_the_network_say_so(capsys):
 
 
 def test_a_board_named_in_full_is_the_bare_one(tmp_path, capsys):
-    found = []
+    minutes = []
     for name in ("NVIDIA GeForce RTX 5090", "RTX 5090"):
         path = tmp_path / "board.json"
         fields = {"accelerator_model_name": name, "number_of_nodes": "1", "accelerators_per_node": "1"}
         path.write_text(json.dumps(fields))
-        found.append(
-            told(capsys, "resnet", f"--system={path}", "--peak=209.5", "--bandwidth=1792")["minutes"]
+        minutes.append(
+            answer_of(capsys, "resnet", f"--system={path}", "--peak=209.5", "--bandwidth=1792")["minutes"]
         )
-    counted = told(capsys, "resnet", "--system=1xRTX5090", "--peak=209.5", "--bandwidth=1792")["minutes"]
-    assert found[0] == pytest.approx(found[1]) == pytest.approx(counted)
+    counted = answer_of(capsys, "resnet", "--system=1xRTX5090", "--peak=209.5", "--bandwidth=1792")["minutes"]
+    assert minutes[0] == pytest.approx(minutes[1]) == pytest.approx(counted)
 
 
 def test_neither_tensorflow_nor_matplotlib_is_imported():
@@ -179,8 +179,8 @@ def test_rent_refuses_what_it_cannot_read(capsys):
 
 
 def test_every_answer_stands_on_named_submitters():
-    (found,) = law.estimates("bert", systems_chip("H100-SXM5"), [8])
-    assert "of " in found.evidence and "and " in found.evidence and "v" in found.evidence
+    (estimate,) = law.estimates("bert", systems_chip("H100-SXM5"), [8])
+    assert "of " in estimate.evidence and "and " in estimate.evidence and "v" in estimate.evidence
 
 
 def systems_chip(name):

@@ -32,8 +32,8 @@ def planned(capsys, *words, status=0):
 def test_the_test_house_s_case(capsys):
     """August 2025: no points below 32, so batches of 8, 16 and 24 cannot be submitted; ten runs count."""
     words = ("llama31_8b", "--round=5.1", "--system=2xH100-SXM5", "--as_of=2025-08-31", "--batch=8,16,24")
-    found = planned(capsys, *words, "--throughput=1.5")
-    rows = {row["size"]: row for row in found["batches"]}
+    plan = planned(capsys, *words, "--throughput=1.5")
+    rows = {row["size"]: row for row in plan["batches"]}
     assert [size for size in rows if not rows[size]["admitted"]] == [8, 16, 24]
     assert (
         rows[32]["fits"] and rows[32]["since"] == "2025-08-11" and rows[32]["mean"] == pytest.approx(215_040)
@@ -41,7 +41,7 @@ def test_the_test_house_s_case(capsys):
     # 215,040 samples at 1.5 a second, and 18 evaluations of 1,024 samples, forward alone.
     hours = (215_040 + 18 * 1024 / 3) / 1.5 / 3600
     assert rows[32]["time"]["minutes"] / 60 == pytest.approx(hours) and 39 < hours < 42
-    assert found["runs"] == 10 and rows[32]["time"]["hours in turn"] == pytest.approx(10 * hours)
+    assert plan["runs"] == 10 and rows[32]["time"]["hours in turn"] == pytest.approx(10 * hours)
     assert main(["plan", *words]) == 0
     out = capsys.readouterr().out
     for text in (
@@ -101,21 +101,19 @@ def test_evaluations_and_their_number():
 
 def test_a_benchmark_that_changed_its_task_under_its_name(capsys):
     """ssd of 3.0 is RetinaNet: its memory and earlier scores are not SSD's. Without points, any batch is taken."""
-    found = planned(capsys, "ssd", "--round=3.0", "--system=8xA100-SXM4-80GB")
-    assert "0.038 billion parameters" in found["batches"][0]["memory"]
-    minutes = [row["time"]["minutes"] for row in found["batches"] if row["time"]]
+    plan = planned(capsys, "ssd", "--round=3.0", "--system=8xA100-SXM4-80GB")
+    assert "0.038 billion parameters" in plan["batches"][0]["memory"]
+    minutes = [row["time"]["minutes"] for row in plan["batches"] if row["time"]]
     assert minutes == sorted(minutes) and minutes[0] < minutes[-1]
     assert main(["plan", "minigo", "--round=1.0", "--system=8xA100-SXM4-80GB"]) == 0
     assert "  any batch: " in capsys.readouterr().out
 
 
 def test_what_is_new_in_the_log_and_its_data(capsys):
-    found = planned(capsys, "llama31_8b", "--system=h200-8", "--since=5.1")
-    said = {change[0]: change[2] for change in found["changes"]}
-    assert "micro_batch_size" in said and "exactly one" in said["micro_batch_size"]
-    assert (found["data"]["fetch"], found["data"]["keep"]) == (115, 85) and "ODC-BY" in found["data"][
-        "license"
-    ]
+    plan = planned(capsys, "llama31_8b", "--system=h200-8", "--since=5.1")
+    changes = {change[0]: change[2] for change in plan["changes"]}
+    assert "micro_batch_size" in changes and "exactly one" in changes["micro_batch_size"]
+    assert (plan["data"]["fetch"], plan["data"]["keep"]) == (115, 85) and "ODC-BY" in plan["data"]["license"]
     assert planned(capsys, "llama31_8b", "--system=h200-8", "--round=5.1")["since"] == "5.0.0"
 
 
@@ -132,9 +130,9 @@ def test_what_is_new_in_the_log_and_its_data(capsys):
     ],
 )
 def test_a_deadline_is_the_end_of_its_day_and_hours_that_are_gone_do_not_count(now, words, start):
-    found = plan_time.deadline(date(2026, 12, 10), 100.0, 239.99, now)
-    assert (found["started now"], found["latest start"]) == (words, start)
-    assert found["deadline"] == "2026-12-10 24:00"
+    due = plan_time.deadline(date(2026, 12, 10), 100.0, 239.99, now)
+    assert (due["started now"], due["latest start"]) == (words, start)
+    assert due["deadline"] == "2026-12-10 24:00"
     assert (
         plan_time.deadline(date(2026, 12, 10), 1.0, 1e15, datetime(2026, 12, 1))["started now"] == "perhaps"
     )
@@ -154,8 +152,8 @@ def test_only_the_runs_spread_averages_out():
 
 def test_own_speed_s_hours_of_all_runs_and_a_deadline(capsys):
     words = ("llama31_8b", "--system=h200-8", "--throughput=30")
-    found = planned(capsys, *words, "--deadline=2001-01-01")
-    row = next(row for row in found["batches"] if row["time"])
+    plan = planned(capsys, *words, "--deadline=2001-01-01")
+    row = next(row for row in plan["batches"] if row["time"])
     assert row["deadline"]["latest start"] == "already past" and row["deadline"]["started now"] == "too late"
     low, high = row["time"]["hours in parallel"]
     assert row["time"]["minutes"] / 60 < high and low < high
@@ -220,8 +218,8 @@ def test_a_log_s_speed_gives_the_minutes_of_a_whole_run(tmp_path, capsys, step_t
     speed = measured.of_log(path)
     assert (speed.rate, speed.evaluation, speed.start) == pytest.approx((32.0, 10.0, 5.0))
     assert speed.minutes(6400, 4) == pytest.approx((5 + 200 + 40) / 60)
-    found = planned(capsys, "llama31_8b", "--system=h200-8", f"--log={path}")
-    row = next(row for row in found["batches"] if row["size"] == 64)
+    plan = planned(capsys, "llama31_8b", "--system=h200-8", f"--log={path}")
+    row = next(row for row in plan["batches"] if row["size"] == 64)
     assert row["time"]["minutes"] == pytest.approx((5 + row["mean"] / 32 + 10 * row["evaluations"]) / 60)
     assert row["time"]["interval"][0] < row["time"]["minutes"] < row["time"]["interval"][1]
 

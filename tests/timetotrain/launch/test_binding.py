@@ -42,9 +42,9 @@ def test_each_process_goes_next_to_its_gpu(host):
     assert binding.cores(4, host)[3] == set()
 
 
-@pytest.mark.parametrize("shown, processes, first", [("2,0", 2, {0, 1}), ("1", 1, {2, 3})])
-def test_gpus_that_are_shown_count_from_the_first_of_them(host, monkeypatch, shown, processes, first):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+@pytest.mark.parametrize("visible, processes, first", [("2,0", 2, {0, 1}), ("1", 1, {2, 3})])
+def test_gpus_that_are_shown_count_from_the_first_of_them(host, monkeypatch, visible, processes, first):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert binding.cores(processes, host)[0] == first
 
 
@@ -89,9 +89,9 @@ def test_the_launcher_s_processes_are_bound(tmp_path):
         f"binding.cores = lambda count: [{{{core}}}] * count\n"
         "sys.exit(__main__.main(sys.argv[1:]))"
     )
-    shown = (
+    child = (
         f"import os, sys; open(r'{tmp_path}/' + str(os.getpid()), 'w').write(str(os.sched_getaffinity(0)))"
     )
     command = [sys.executable, "-c", code, "--replicas=multiworker", "--processes=2", "--"]
-    subprocess.run([*command, sys.executable, "-c", shown], check=True, timeout=60)
+    subprocess.run([*command, sys.executable, "-c", child], check=True, timeout=60)
     assert [path.read_text() for path in tmp_path.iterdir()] == [f"{{{core}}}"] * 2

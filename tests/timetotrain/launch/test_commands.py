@@ -134,13 +134,13 @@ def test_every_launcher_starts_containers(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "getuid", lambda: 7)
     monkeypatch.setattr(os, "getgid", lambda: 8)
     program = [".venv/bin/python", "-m", "x", "--data_dir=/data", "--result_dir=results"]
-    run, here = "python -m x --data_dir=/data --result_dir=results", tmp_path
+    run, folder = "python -m x --data_dir=/data --result_dir=results", tmp_path
     ours = f"--replicas=horovod --processes=8 --settings=v100-8 -- {run}"
     docker = (
         "docker run --rm --init --stop-timeout=90 --network=host --ipc=host --ulimit=memlock=-1 --gpus=all --user=7:8 "
-        f"--volume={here}:{here} --volume=/data:/data --workdir={here} --env=NCCL_DEBUG image:1"
+        f"--volume={folder}:{folder} --volume=/data:/data --workdir={folder} --env=NCCL_DEBUG image:1"
     )
-    apptainer = f"apptainer exec --nv --bind={here} --bind=/data --pwd={here} image.sif"
+    apptainer = f"apptainer exec --nv --bind={folder} --bind=/data --pwd={folder} image.sif"
     config = PRESETS["v100-8"]
     assert line_of(config, "none", program, container="image:1") == f"{docker} {run}"
     assert (
@@ -156,8 +156,8 @@ def test_every_launcher_starts_containers(monkeypatch, tmp_path):
     )
     slurm = "sbatch --wait --nodes=1 --ntasks-per-node=1 --gpus-per-node=8 timetotrain/launch/slurm.sbatch"
     assert line_of(config, "slurm", program, container="image:1") == (
-        f"{slurm} --container-image=image:1 --container-mounts={here}:{here},/data:/data "
-        f"--container-workdir={here} :: {ours}"
+        f"{slurm} --container-image=image:1 --container-mounts={folder}:{folder},/data:/data "
+        f"--container-workdir={folder} :: {ours}"
     )
     assert line_of(config, "slurm", program, container="image.sif", container_runtime="apptainer") == (
         f"{slurm} {apptainer} :: {ours}"

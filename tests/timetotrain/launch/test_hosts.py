@@ -47,9 +47,9 @@ def started(data, folder, backend, *flags):
             for link in (end, "lo"):
                 ip("-n", name, "link", "set", link, "up")
             (folder / str(i)).mkdir()
-            own = [f"--hosts={hosts}", f"--launcher={i}"]
+            words = [f"--hosts={hosts}", f"--launcher={i}"]
             prefix = ("ip", "netns", "exec", name)
-            runs.append(launched.Launched(folder / str(i), data, backend, 2, own, *flags, prefix=prefix))
+            runs.append(launched.Launched(folder / str(i), data, backend, 2, words, *flags, prefix=prefix))
         yield runs, ("-n", names[0], "link", "set", ends[0])
     finally:
         for run in runs:
@@ -60,16 +60,16 @@ def started(data, folder, backend, *flags):
 
 def listens(runs):
     """The addresses at which processes of the runs listen, until one has trained an epoch."""
-    until, shown = time.monotonic() + SECONDS, set()
+    until, addresses = time.monotonic() + SECONDS, set()
     while not any(run.steps() for run in runs):
         assert time.monotonic() < until and all(run.launcher.poll() is None for run in runs), runs[0].text
         for pid in (pid for run in runs for pid in launched.marked(run.mark)):
             with contextlib.suppress(OSError):
                 files = {os.readlink(path) for path in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
                 sockets = listening.listeners(pid)
-                shown |= {each.address for each in sockets if f"socket:[{each.inode}]" in files}
+                addresses |= {each.address for each in sockets if f"socket:[{each.inode}]" in files}
         time.sleep(0.3)
-    return shown
+    return addresses
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -77,10 +77,10 @@ def test_the_processes_of_one_host_listen_on_the_loopback_alone(data, tmp_path, 
     processes.require(backend)
     run = launched.Launched(tmp_path, data, backend, 2, [])
     try:
-        shown = listens([run])
+        addresses = listens([run])
     finally:
         run.close()
-    assert shown and shown <= {"127.0.0.1", "::1"}
+    assert addresses and addresses <= {"127.0.0.1", "::1"}
 
 
 @two_hosts_only
@@ -88,8 +88,8 @@ def test_the_processes_of_one_host_listen_on_the_loopback_alone(data, tmp_path, 
 def test_the_processes_of_two_hosts_listen_on_the_network_between_them(data, tmp_path, backend):
     processes.require(backend)
     with started(data, tmp_path, backend) as (runs, _):
-        shown = listens(runs)
-    assert {*ADDRESSES} & shown and shown <= {*ADDRESSES, "127.0.0.1"}
+        addresses = listens(runs)
+    assert {*ADDRESSES} & addresses and addresses <= {*ADDRESSES, "127.0.0.1"}
 
 
 @two_hosts_only

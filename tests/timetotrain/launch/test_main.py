@@ -35,6 +35,8 @@ def test_a_command_that_does_not_exist_is_one_line():
         (["--", "true"], "--processes: missing"),
         (["--processes=0", "--", "true"], "--processes=0: must be at least 1"),
         (["--hosts=a:8,b", "--", "true"], "'b' is not HOST:PROCESSES"),
+        (["--processes=2", "--port=65536", "--", "true"], "--port=65536: must be a number from 0 to 65535"),
+        (["--processes=2", "--grace_seconds=nan", "--", "true"], "--grace_seconds=nan: must be a number"),
         (["--hosts=@/no/where", "--", "true"], "--hosts=@/no/where: No such file"),
         (["--hosts=a:2", "--processes=3", "--", "true"], "--hosts=a:2 has 2"),
         (["--hosts=a:2,b:2", "--launcher=2", "--", "true"], "--launcher=2: there are 2 hosts"),
@@ -58,8 +60,8 @@ def test_the_result_is_the_status_of_every_launcher(launcher, result):
         f"from common.distributed import heartbeat as h; h.start(); h.send(result={result}); exit({result})"
     )
     hosts = [plan.Host("localhost", 1)] * 2
-    asked = local.Job("multiworker", [sys.executable, "-c", code], hosts, launcher)
-    assert local.launch(asked) == result
+    request = local.Job("multiworker", [sys.executable, "-c", code], hosts, launcher)
+    assert local.launch(request) == result
 
 
 def test_a_process_that_cannot_start_ends_those_that_have(monkeypatch):
@@ -86,9 +88,9 @@ def test_the_launcher_imports_no_tensorflow():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_value_has_a_reason_and_a_public_source(name):
-    found = settings.load(name)
-    assert len({each["variable"] for each in found}) == len(found)
-    for each in found:
+    entries = settings.load(name)
+    assert len({each["variable"] for each in entries}) == len(entries)
+    for each in entries:
         assert sorted(each) == ["source", "value", "variable", "why"] and all(each.values())
         assert re.fullmatch(r"(NCCL|HOROVOD|TF|XLA)_[A-Z_]+", each["variable"])
         assert each["source"].startswith("mlcommons/training_results_v0.7 ")
@@ -104,8 +106,8 @@ def test_every_gpu_system_has_settings():
 
 
 def test_values_that_are_set_already_stay():
-    found = settings.environment("dgx-1", {"NCCL_DEBUG": "INFO"})
-    assert "NCCL_DEBUG" not in found and found["HOROVOD_FUSION_THRESHOLD"] == "67108864"
+    variables = settings.environment("dgx-1", {"NCCL_DEBUG": "INFO"})
+    assert "NCCL_DEBUG" not in variables and variables["HOROVOD_FUSION_THRESHOLD"] == "67108864"
     assert settings.environment("") == {}
 
 
@@ -113,8 +115,8 @@ def test_the_launcher_sets_them(monkeypatch):
     monkeypatch.setenv("TF_GPU_THREAD_COUNT", "4")
     monkeypatch.delenv("NCCL_DEBUG", raising=False)
     line = ["--replicas=multiworker", "--processes=1", "--settings=v100-8", "--", "true"]
-    wanted = {"NCCL_DEBUG": "WARN", "TF_GPU_THREAD_MODE": "gpu_private"}
-    assert job(parser().parse_args(line)).environment == wanted
+    expected = {"NCCL_DEBUG": "WARN", "TF_GPU_THREAD_MODE": "gpu_private"}
+    assert job(parser().parse_args(line)).environment == expected
 
 
 @pytest.mark.parametrize("name", ["v100", "/tmp/x"])

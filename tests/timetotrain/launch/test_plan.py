@@ -72,7 +72,7 @@ def test_pjrt_is_one_process_or_those_of_its_launcher(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    "shown, first, own, gpus",
+    "visible, first, count, gpus",
     [
         (None, 0, 2, ["0", "1", "2", "3"]),
         ("4,5,6,7", 0, 4, ["4", "5", "6", "7"]),
@@ -81,12 +81,12 @@ def test_pjrt_is_one_process_or_those_of_its_launcher(monkeypatch: pytest.Monkey
         ("", 0, 4, ["unset"] * 4),
     ],
 )
-def test_each_process_of_a_host_gets_its_own_gpu_of_those_that_a_scheduler_shows(shown, first, own, gpus):
+def test_each_process_of_a_host_gets_its_own_gpu_of_those_that_a_scheduler_shows(visible, first, count, gpus):
     ranks = plan.ranks([plan.Host("a", 4)])
     for rank, gpu in zip(ranks, gpus):
         if gpu is not None:
-            made = plan.multiworker_environment(rank, ["a:1"], shown, first, own)
-            assert made.get("CUDA_VISIBLE_DEVICES", "unset") == gpu
+            environment = plan.multiworker_environment(rank, ["a:1"], visible, first, count)
+            assert environment.get("CUDA_VISIBLE_DEVICES", "unset") == gpu
 
 
 def test_fewer_gpus_than_processes_are_an_error():
@@ -100,11 +100,11 @@ def test_a_restart_s_command_has_replicas_in_proportion():
 
 def attempts_of(monkeypatch, causes, restarts):
     """The exit status of a launcher whose attempts end with these causes, how many it made, and its waits."""
-    left, waits = iter(causes), []
-    monkeypatch.setattr(local, "_attempt", lambda *_: (2, next(left)))
+    remaining, waits = iter(causes), []
+    monkeypatch.setattr(local, "_attempt", lambda *_: (2, next(remaining)))
     monkeypatch.setattr(local.Signals, "wait", lambda _, seconds: waits.append(seconds) or 0)
     status = local.launch(local.Job("pjrt", ["true"], [plan.Host("localhost", 2)], max_restarts=restarts))
-    return status, len(causes) - len(list(left)), waits
+    return status, len(causes) - len(list(remaining)), waits
 
 
 def test_each_restart_from_one_checkpoint_waits_twice_as_long_up_to_a_minute(monkeypatch):

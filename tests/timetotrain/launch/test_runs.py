@@ -288,7 +288,31 @@ def test_the_check_says_a_line_of_each_thing_that_a_run_needs(data, tmp_path, ba
     assert names == ["names", "clocks", "command", "versions", *disks, "data", *["sums"] * 3, "products"]
 
 
+@pytest.mark.parametrize(
+    "backend, more",
+    [("multiworker", []), ("pjrt", ["--config.num_replicas=4"]), ("multiworker", ["--dry_run"])],
+)
+def test_a_process_that_refuses_to_start_says_so_on_every_host(data, tmp_path, backend, more):
+    port, launchers = plan.free_ports(1)[0] - 1, []
+    for i in range(2):
+        line = command(data, tmp_path, backend, 2, f"--launcher={i}", f"--port={port}")
+        line[line.index("--processes=2")] = "--hosts=127.0.0.1:1,127.0.0.1:1"
+        line = (
+            line[:-1] + more if backend == "pjrt" else line + more
+        )  # The last one is --config.num_replicas.
+        line += ["--config.optimiser=sgd"] if i else []
+        launchers.append(
+            subprocess.Popen(line, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+        )
+    errors = [launcher.communicate(timeout=200)[1] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [2, 2], errors
+    assert "error: rank 0 failed: rank 1 does not start: --config.optimiser=sgd" in errors[0]
+    assert "error: rank 1 failed: --config.optimiser=sgd" in errors[1]
+    assert errors[1].startswith("rank 1: error: --config.optimiser=sgd")
+
+
 WRONG = {
+    "program": ("command", ["-m"], ["mnist"], "the program differs: rank 0 has -m, rank 1 has -m mnist"),
     "no data": ("data", ["--data_dir", "/no such folder"], [], "there is no such folder"),
     "settings": (
         "command",

@@ -87,17 +87,17 @@ def test_another_c_library_is_left_alone(monkeypatch):
 )
 def test_a_glibc_that_bounds_the_threshold(monkeypatch, most, obeyed, calls):
     """Where glibc refuses the threshold, the other settings are left out: they would stop it from growing by itself."""
-    taken = []
+    numbers = []
 
     def mallopt(number, value):
-        taken.append(number)
+        numbers.append(number)
         return int(number != -3 or value <= most)
 
     monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: types.SimpleNamespace(mallopt=mallopt))
     for name in [name for name in os.environ if name.startswith(SETTINGS)]:
         monkeypatch.delenv(name)
     assert allocator.keep_freed() == obeyed
-    assert taken == [-3] * (calls - 3 * obeyed) + [-8, -1, -2] * obeyed
+    assert numbers == [-3] * (calls - 3 * obeyed) + [-8, -1, -2] * obeyed
 
 
 @pytest.mark.parametrize(

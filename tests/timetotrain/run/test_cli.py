@@ -128,13 +128,15 @@ def test_bad_arguments(tmp_path, arguments, parts):
 def test_result_folder_that_cannot_be_used(tmp_path):
     (tmp_path / "tensorflow.py").write_text(NO_TENSORFLOW)
     (tmp_path / "file").write_text("")
-    here = [*TINY, f"--data_dir={tmp_path}"]
-    done = run(*here, f"--result_dir={tmp_path / 'file'}", PYTHONPATH=str(tmp_path))
+    words = [*TINY, f"--data_dir={tmp_path}"]
+    done = run(*words, f"--result_dir={tmp_path / 'file'}", PYTHONPATH=str(tmp_path))
     refused(done, 2, str(tmp_path / "file"), "cannot write the log", "--result_dir")
+    done = run(*words, f"--result_dir={tmp_path / ('x' * 300)}", PYTHONPATH=str(tmp_path))
+    refused(done, 2, "--result_dir=", "File name too long; name another folder")
     folder = tmp_path / "out" / "cpu-tiny" / "resnet"
     folder.mkdir(parents=True)
     (folder / "result_0.txt").write_text("precious")
-    done = run(*here, f"--result_dir={tmp_path / 'out'}", "--run=0", PYTHONPATH=str(tmp_path))
+    done = run(*words, f"--result_dir={tmp_path / 'out'}", "--run=0", PYTHONPATH=str(tmp_path))
     refused(done, 2, "result_0.txt: exists; give another --run or --result_dir")
     assert [(p.name, p.read_text()) for p in folder.iterdir()] == [("result_0.txt", "precious")]
 
@@ -164,13 +166,11 @@ def test_describe_and_dry_run():
     done = run("--dry_run", *QUICK)
     took = time.monotonic() - began
     assert (done.returncode, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
-    assert np.isfinite(said["loss"])
-    assert min(said["build_seconds"], said["step_seconds"]) > 0
-    assert said["build_seconds"] + said["step_seconds"] < took
-    assert (
-        said["step_processor_seconds"] > 0 and said["example_bytes"] >= said["evaluation_example_bytes"] > 0
-    )
+    row = json.loads(done.stdout)
+    assert np.isfinite(row["loss"])
+    assert min(row["build_seconds"], row["step_seconds"]) > 0
+    assert row["build_seconds"] + row["step_seconds"] < took
+    assert row["step_processor_seconds"] > 0 and row["example_bytes"] >= row["evaluation_example_bytes"] > 0
 
 
 # -- Data ----------------------------------------------------------------------------------------------------

@@ -104,17 +104,17 @@ def task(benchmark: str, folder: pathlib.Path, fields: dict[str, str]):
 
 def touched(watch: Watch, folder: pathlib.Path) -> set[str]:
     """Names of the files that were opened or read since the last call, without indices of a text."""
-    found = set()
+    paths = set()
     while names := {path.relative_to(folder).as_posix() for path in watch.accesses(0.1)}:
-        found |= names
-    return {name for name in found if name in NOTES or not is_note(name)}
+        paths |= names
+    return {name for name in paths if name in NOTES or not is_note(name)}
 
 
 @pytest.fixture
 def watch(copied) -> Iterator[Watch]:
-    found = Watch(copied[1])
-    yield found
-    found.close()
+    observer = Watch(copied[1])
+    yield observer
+    observer.close()
 
 
 def test_the_check_before_the_clock_opens_our_notes_alone_and_the_one_on_it_the_data(copied, watch):
@@ -122,9 +122,8 @@ def test_the_check_before_the_clock_opens_our_notes_alone_and_the_one_on_it_the_
     one.check_input()
     assert touched(watch, copied[1]) <= NOTES
     one.check_data()
-    assert (
-        touched(watch, copied[1]) - NOTES or copied[0] == "resnet"
-    )  # Its notes tell all that the check needs.
+    # Its notes tell all that the check needs.
+    assert touched(watch, copied[1]) - NOTES or copied[0] == "resnet"
 
 
 def test_without_notes_the_check_before_the_clock_opens_no_file_at_all(copied, watch, capsys):
@@ -134,9 +133,9 @@ def test_without_notes_the_check_before_the_clock_opens_no_file_at_all(copied, w
     one = task(*copied)
     one.check_input()
     assert touched(watch, copied[1]) == set()
-    told = capsys.readouterr().err
+    warnings = capsys.readouterr().err
     counted = copied[0] in ("resnet", "ssd", "maskrcnn", "transformer")
-    assert ("on the clock" in told and "before: python -m" in told) == counted
+    assert ("on the clock" in warnings and "before: python -m" in warnings) == counted
     one.check_data()
     assert touched(watch, copied[1])
 
@@ -188,7 +187,7 @@ def test_the_watch_sees_what_python_and_tensorflow_read_and_no_listing(tmp_path)
 def test_a_run_opens_no_file_of_its_data_before_run_start(generated, tmp_path):
     benchmark, folder, fields = generated
     flags = [f"--config.{name}={value}" for name, value in fields.items()]
-    found = observe(benchmark, folder, tmp_path, *flags)
+    observer = observe(benchmark, folder, tmp_path, *flags)
     output = (tmp_path / "output.txt").read_text()
-    assert found.started and found.after, output
-    assert found.data_before() == set(), output
+    assert observer.started and observer.after, output
+    assert observer.data_before() == set(), output

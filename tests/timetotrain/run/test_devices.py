@@ -159,12 +159,12 @@ def test_a_run_that_cannot_use_its_gpus_is_one_line_and_writes_nothing(tmp_path,
 )
 def test_jax_without_a_runtime_for_the_machine_is_named(monkeypatch, gpus, hardware, packages, fix):
     gpus(0)
-    asked = []
-    monkeypatch.setattr(devices.machine_tools, "versions", lambda *names: asked.extend(names))
+    queries = []
+    monkeypatch.setattr(devices.machine_tools, "versions", lambda *names: queries.extend(names))
     config = toy.config(hardware=hardware, replicas="pjrt")
     with pytest.raises(UserError, match=rf"no runtime for its devices .*; {fix}.*--allow_cpu"):
         devices.check(config)
-    assert asked == packages
+    assert queries == packages
     monkeypatch.setattr(devices.hardware, "jax_gpus", lambda: 8)
     for package in packages:
         monkeypatch.setattr(

@@ -104,22 +104,13 @@ def test_the_cause_of_a_run_made_wrong_is_named(name):
 @pytest.mark.parametrize(
     ("values", "losses", "ends"),
     [
-        (
-            [0.1, 0.5, 0.8, 0.8, 0.81, 0.79, 0.8, 0.8],
-            [9, 5, 2, 2.1, 2, 2.2, 2.3, 2.4],
-            True,
-        ),  # Within its noise.
-        (
-            [0.1, 0.5, 0.8, 0.8, 0.81, 0.79, 0.8, 0.84],
-            [9, 5, 2, 2.1, 2, 2.2, 2.3, 2.4],
-            False,
-        ),  # A late gain.
+        # Within its noise.
+        ([0.1, 0.5, 0.8, 0.8, 0.81, 0.79, 0.8, 0.8], [9, 5, 2, 2.1, 2, 2.2, 2.3, 2.4], True),
+        # A late gain.
+        ([0.1, 0.5, 0.8, 0.8, 0.81, 0.79, 0.8, 0.84], [9, 5, 2, 2.1, 2, 2.2, 2.3, 2.4], False),
         ([0.1, 0.5, 0.6, 0.61, 0.62, 0.63, 0.64, 0.65], [9, 5, 2, 2, 2, 2, 2, 2], False),  # A steady one.
-        (
-            [0.1, 1, 1, 1, 1, 1, 1, 1],
-            [9, 5, 4, 3, 2, 1.5, 1.2, 1],
-            False,
-        ),  # The scores of a network rise further.
+        # The scores of a network rise further.
+        ([0.1, 1, 1, 1, 1, 1, 1, 1], [9, 5, 4, 3, 2, 1.5, 1.2, 1], False),
         ([0.1, 1, 1, 1, 1, 1, 1, 1], [9, 1, 1, 1, 1, 1, 1, 1], True),
         ([0.1, 0.1, 0.1, 0.1, 0.1], [9, 9, 9, 9, 9], False),  # Too few.
     ],
@@ -186,9 +177,9 @@ def test_a_run_says_before_it_whether_it_will_beat_the_baseline(benchmark, class
     module = benchmarks.module(benchmark, "presets")
     changes = {"num_classes": classes} if classes else {}
     config = dataclasses.replace(
-        module.PRESETS[module.HERE.own], num_train_examples=examples, train_epochs=float(epochs), **changes
+        module.PRESETS[module.HERE.preset], num_train_examples=examples, train_epochs=float(epochs), **changes
     )
-    said = advice.outlook(config, LEAST, module.HERE)
+    text = advice.outlook(config, LEAST, module.HERE)
     starts = (
         ("will beat",)
         if better
@@ -196,9 +187,9 @@ def test_a_run_says_before_it_whether_it_will_beat_the_baseline(benchmark, class
         if better is None
         else ("will hardly beat", "may not beat")
     )
-    assert said.startswith(starts), said
+    assert text.startswith(starts), text
     if not better:  # What it names would do.
-        assert (f"weights (timetotrain weights {benchmark}" in said) == bool(module.HERE.weights)
+        assert (f"weights (timetotrain weights {benchmark}" in text) == bool(module.HERE.weights)
         examples = max(examples, module.HERE.enough[0] * max(classes, 1))
         enough = dataclasses.replace(config, num_train_examples=examples, train_epochs=300.0)
         assert advice.outlook(enough, LEAST, module.HERE).startswith("will beat")

@@ -32,7 +32,7 @@ def records(steps=20, loss=lambda step: 2.0 / step):
             }  # fmt: skip
 
 
-def written(path, content):
+def write(path, content):
     path.write_text("".join(json.dumps(r) + "\n" for r in content))
     return path
 
@@ -57,11 +57,11 @@ class Whole(html.parser.HTMLParser):
 
 
 def test_the_page_shows_progress_quality_and_target():
-    shown = Whole()
+    parser = Whole()
     text = page.render(list(records()))
-    shown.feed(text)
-    assert shown.open == []
-    words = " ".join(" ".join(shown.text).split())
+    parser.feed(text)
+    assert parser.open == []
+    words = " ".join(" ".join(parser.text).split())
     for part in (
         "step 20 of 40",
         "about 10.0 s",
@@ -82,9 +82,9 @@ def test_classes_stand_worst_first_and_the_best_of_equals_has_the_lower_loss():
     run = list(records())
     for record, loss in zip((r for r in run if r["kind"] == "evaluation"), (3.0, 2.0, 1.0, 4.0)):
         record |= {"value": 0.5, "loss": loss, "by_class": {"cat": 0.9, "<dog>": loss / 10}}
-    shown = Whole()
-    shown.feed(page.render(run))
-    words = " ".join(" ".join(shown.text).split())
+    parser = Whole()
+    parser.feed(page.render(run))
+    words = " ".join(" ".join(parser.text).split())
     assert "Average precision by class, worst first <dog> 40.0 % cat 90.0 %" in words
     assert "epoch 3" in words
     run[-1]["confused"] = [["<dog>", "cat", 7]]
@@ -107,9 +107,9 @@ def test_the_speed_is_the_median_of_the_last_twenty_steps():
     for record in run:
         if record["kind"] == "train":  # 1, 2, 3 ...: the last twenty are 41 to 60.
             record["examples_per_second"] = float(record["step"])
-    shown = Whole()
-    shown.feed(page.render(run))
-    assert "examples/s 51.0" in " ".join(" ".join(shown.text).split())
+    parser = Whole()
+    parser.feed(page.render(run))
+    assert "examples/s 51.0" in " ".join(" ".join(parser.text).split())
 
 
 def test_a_run_that_has_not_started_and_one_without_a_step():
@@ -122,13 +122,13 @@ def test_curves_over_steps_and_time_and_across_a_resume():
     first = list(records(10))
     resumed = [{**HEAD, "step": 10, "seconds": 5.0}, *[r for r in records() if r["step"] > 10]]
     for across, last in (("steps", 20), ("time", 10.0)):
-        drawn = page.charts([*first, *resumed], HEAD, across)
-        assert [c.title for c in drawn] == [
+        charts = page.charts([*first, *resumed], HEAD, across)
+        assert [c.title for c in charts] == [
             *("top-1 accuracy in %", "training loss", "learning rate", "examples per second")
         ]
-        assert drawn[0].x.high == last and all(c.marks == (50.0,) for c in drawn)
-        assert [dot[:2] for dot in drawn[0].lines[0].dots] == [
-            (25 * i, round(100 - drawn[0].y(10 * i), 3)) for i in range(1, 5)
+        assert charts[0].x.high == last and all(c.marks == (50.0,) for c in charts)
+        assert [dot[:2] for dot in charts[0].lines[0].dots] == [
+            (25 * i, round(100 - charts[0].y(10 * i), 3)) for i in range(1, 5)
         ]
 
 
@@ -141,22 +141,24 @@ def test_the_smoothed_curve_is_the_corrected_moving_average():
 
 def test_progress_inside_a_block_is_part_of_the_curve_until_the_block_is_done():
     live = [{"kind": "progress", "step": s, "seconds": s / 2, "loss": 5.0} for s in (10, 22)]
-    drawn = page.charts([*records(), *live], HEAD, "steps")
-    assert drawn[1].lines[0].path.count("L") == 20
+    charts = page.charts([*records(), *live], HEAD, "steps")
+    assert charts[1].lines[0].path.count("L") == 20
 
 
 def test_the_loss_of_evaluations_is_drawn_beside_the_training_s():
     with_loss = [{**r, "details": {"loss": 3.0}} if r["kind"] == "evaluation" else r for r in records()]
-    (drawn,) = (chart for chart in page.charts(with_loss, HEAD, "steps") if chart.title == "loss")
+    (losses,) = (chart for chart in page.charts(with_loss, HEAD, "steps") if chart.title == "loss")
     count = sum(r["kind"] == "evaluation" for r in with_loss)
-    assert [line.name for line in drawn.lines][-1] == "evaluation" and len(drawn.lines[-1].dots) == count > 0
-    assert drawn.y.high >= 3.0
+    assert [line.name for line in losses.lines][-1] == "evaluation" and len(
+        losses.lines[-1].dots
+    ) == count > 0
+    assert losses.y.high >= 3.0
 
 
 def test_the_newest_run_of_a_folder_is_found(tmp_path):
     with pytest.raises(UserError, match="no history of a run"):
         command.find(tmp_path)
-    history = written(tmp_path / "history_3.jsonl", records())
+    history = write(tmp_path / "history_3.jsonl", records())
     assert command.find(tmp_path) == history == command.find(tmp_path / "result_3.txt.partial")
     assert command.find(history) == history
     with pytest.raises(UserError, match="history_4.jsonl: no such file"):
@@ -175,12 +177,12 @@ def shown_by_tensorboard(folder, tag):
 
 def test_tensorboard_shows_what_the_history_has(tmp_path, capsys):
     """Also after another conversion into the same folder, of a run with fewer steps."""
-    written(tmp_path / "history_0.jsonl", records())
+    write(tmp_path / "history_0.jsonl", records())
     board = tmp_path / "board"
     parse = argparse.ArgumentParser()
     report.add_arguments(parse)
     for steps in (20, 10):
-        written(tmp_path / "history_0.jsonl", records(steps))
+        write(tmp_path / "history_0.jsonl", records(steps))
         assert report.run(parse.parse_args([str(tmp_path), f"--tensorboard={board}"])) == 0
         assert capsys.readouterr().out == f"{board}\n"
         losses = {r["step"]: r["loss"] for r in records(steps) if r["kind"] == "train"}
@@ -207,9 +209,7 @@ def test_events_that_cannot_be_written_are_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file/board: cannot write"):
         tensorboard.Writer(tmp_path / "file/board")
-    history = written(
-        tmp_path / "history_0.jsonl", [{"kind": "train", "step": 1, "seconds": 1.0, "loss": 1.0}]
-    )
+    history = write(tmp_path / "history_0.jsonl", [{"kind": "train", "step": 1, "seconds": 1.0, "loss": 1.0}])
     options = argparse.Namespace(result=history, follow=False, tensorboard=tmp_path / "board")
     with pytest.raises(UserError, match="history_0.jsonl: its records cannot be drawn: KeyError: 'time'"):
         command.run(options)

@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from common.config.clock import Block
 from common.config.quality import Measure
+from common.config.run_length import Interval
 from common.errors import UserError
 from common.train import checkpoint_file, events
 from tests.common.train import toy
@@ -42,7 +42,7 @@ def start(monkeypatch, tmp_path):
 
             def stopping(event):
                 record(event)
-                if getattr(event, "block", None) and event.block.end_step >= stop_at:
+                if getattr(event, "interval", None) and event.interval.end_step >= stop_at:
                     whole._on_signal(signal.SIGTERM, None)
 
             actual.history.record = stopping
@@ -80,10 +80,10 @@ def test_a_target_that_is_not_reached_still_aborts(start, monkeypatch):
 def test_history_and_best_are_whole_across_a_resume(start, tmp_path):
     status, first = start(stop_at=12)
     assert status == 128 + signal.SIGTERM
-    left = tmp_path / "saved" / f".{history.NAME}.x.partial"
-    left.mkdir()
+    leftover = tmp_path / "saved" / f".{history.NAME}.x.partial"
+    leftover.mkdir()
     status, second = start()
-    assert status == 0 and not left.exists()
+    assert status == 0 and not leftover.exists()
     records = history.read(second.folder / "history_1.jsonl")
     steps = [r["step"] for r in records if r["kind"] == "train"]
     assert steps == list(range(1, 25))
@@ -93,8 +93,8 @@ def test_history_and_best_are_whole_across_a_resume(start, tmp_path):
     assert evaluated == [4, 8, 12, 16, 20, 24]
     assert history.read(tmp_path / "saved" / history.NAME) == records
     top = history.best(toy.config().quality, records and second.history.evaluations, evaluated)
-    kept = {checkpoint_file.step_of(p) for p in checkpoint_file.checkpoints(tmp_path / "saved")}
-    assert top["step"] in kept and kept >= {20, 24}
+    saved = {checkpoint_file.step_of(p) for p in checkpoint_file.checkpoints(tmp_path / "saved")}
+    assert top["step"] in saved and saved >= {20, 24}
     assert os.readlink(tmp_path / "saved" / checkpoint_file.BEST) == f"checkpoint_{top['step']:08d}.npz"
 
 
@@ -158,7 +158,7 @@ def test_a_folder_stands_for_its_best_checkpoint_where_a_run_has_noted_one(tmp_p
     assert trained.find(tmp_path).resolve().name == "checkpoint_00000004.npz"
 
 
-BLOCK = Block(0, 0, 4, 1, 1)
+BLOCK = Interval(0, 0, 4, 1, 1)
 
 
 def test_lines_have_rate_loss_time_left_and_the_quality_by_its_name(monkeypatch):
@@ -186,7 +186,7 @@ def test_lines_have_rate_loss_time_left_and_the_quality_by_its_name(monkeypatch)
 def test_a_block_of_several_epochs_shows_the_epoch_that_trains(monkeypatch):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
     out, config = io.StringIO(), toy.config()
-    reporter, block = progress.Reporter(config, out), Block(0, 0, 12, 1, 3)
+    reporter, block = progress.Reporter(config, out), Interval(0, 0, 12, 1, 3)
     for step in (0, 1, 4, 5, 12):
         reporter.record(events.Progress(100.0 + step, step, block))
     assert re.findall(r"epoch (\d) of 5", out.getvalue()) == ["1", "2", "3"]
@@ -226,8 +226,8 @@ def test_numbers_and_times_are_short():
 
 
 def test_qualities_are_shown_in_their_own_unit():
-    assert Measure("BLEU", unit="points").shown(0.2513) == "BLEU 25.1"
-    assert Measure("BLEU", unit="points").shown(25.13) == "BLEU 25.1"
-    assert Measure("perplexity", lower_is_better=True).shown(116.512) == "perplexity 116.5"
+    assert Measure("BLEU", unit="points").text(0.2513) == "BLEU 25.1"
+    assert Measure("BLEU", unit="points").text(25.13) == "BLEU 25.1"
+    assert Measure("perplexity", lower_is_better=True).text(116.512) == "perplexity 116.5"
     names = Measure("mAP", names={"BBOX": "box mAP", "SEGM": "mask mAP"})
-    assert names.shown({"BBOX": 0.3771, "SEGM": 0.339}) == "box mAP 0.377, mask mAP 0.339"
+    assert names.text({"BBOX": 0.3771, "SEGM": 0.339}) == "box mAP 0.377, mask mAP 0.339"

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from common.config.clock import Block, Clock
+from common.config.run_length import Interval, RunLength
 from common.config.schema import Communication
 from common.errors import UserError
 from common.train import events
@@ -17,7 +17,7 @@ from timetotrain.run import mllog, round_keys
 
 PRECISIONS = {f"lowest_numerical_precision_in_{place}" for place in ("linear", "attn", "comm")}
 PARALLELIZM = {f"{kind}_parallelism" for kind in ("tensor", "pipeline", "context", "expert")}
-BLOCK = Block(index=2, first_step=1536, num_steps=768, first_epoch=3, last_epoch=3)
+BLOCK = Interval(index=2, first_step=1536, num_steps=768, first_epoch=3, last_epoch=3)
 
 
 def config(ruleset: str = "6.1.0", **changes) -> Config:
@@ -36,21 +36,21 @@ def test_the_header_says_what_runs():
     shared = config(
         replicas="pjrt", num_replicas=4, accumulation_steps=2, communication=Communication(wire="bf16_sum")
     )
-    said = round_keys.header(shared)
-    assert [said[f"lowest_numerical_precision_in_{place}"] for place in ("linear", "attn", "comm")] == [
+    header = round_keys.header(shared)
+    assert [header[f"lowest_numerical_precision_in_{place}"] for place in ("linear", "attn", "comm")] == [
         "bfloat16", "bfloat16", "bfloat16",
     ]  # fmt: skip
-    assert said["micro_batch_size"] == 2 and said["config_filename"] == "llama31_8b/presets.py"
+    assert header["micro_batch_size"] == 2 and header["config_filename"] == "llama31_8b/presets.py"
     for precision, word, sums in (
         ("fp32", "fp32", "fp32"),
         ("fp64", "fp64", "fp64"),
         ("bf16", "bfloat16", "fp32"),
     ):
-        said = round_keys.header(config(precision=precision))
-        assert said["lowest_numerical_precision_in_linear"] == word
-        assert said["lowest_numerical_precision_in_comm"] == sums
-        said = round_keys.header(config(precision=precision, shard_weights=True))
-        assert said["lowest_numerical_precision_in_comm"] == word
+        header = round_keys.header(config(precision=precision))
+        assert header["lowest_numerical_precision_in_linear"] == word
+        assert header["lowest_numerical_precision_in_comm"] == sums
+        header = round_keys.header(config(precision=precision, shard_weights=True))
+        assert header["lowest_numerical_precision_in_comm"] == word
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_header_says_what_runs():
 )
 def test_progress_counts_samples(ruleset, division, more):
     run = config(ruleset, division=division)
-    place = round_keys.place_of(run, Clock.of(run))
+    place = round_keys.place_of(run, RunLength.of(run))
     assert place.of_block(BLOCK, started=True) == {"samples_count": 24_576}
     assert place.of_block(BLOCK, started=False) == {"samples_count": 36_864}
     assert place.of_evaluation(BLOCK) == {"samples_count": 36_864, **more}
@@ -77,8 +77,8 @@ def test_a_log_is_found_to_be_of_its_round(ruleset, tmp_path):
     log = mllog.RunLog(tmp_path / "result_0.txt", run)
     log.header([("global_batch_size", 16, {})], True)
     log.publish()
-    found = find_round.find(tmp_path / "result_0.txt")
-    assert (found.ruleset, found.fits) == (ruleset, (ruleset,))
+    answer = find_round.find(tmp_path / "result_0.txt")
+    assert (answer.ruleset, answer.fits) == (ruleset, (ruleset,))
     keys = [record["key"] for record in records(tmp_path / "result_0.txt")]
     assert len(keys) == len(set(keys))
 
@@ -94,8 +94,8 @@ def test_the_log_holds_the_programs_own_output(tmp_path):
     text = (tmp_path / "result_0.txt").read_text()
     lines = [line for line in text.splitlines() if not line.startswith(":::MLLOG ")]
     assert "config.optimizer.base_learning_rate=" + str(run.optimizer.base_learning_rate) in lines
-    said = "36,864 sequences: log perplexity 3.25 (target 3.3, reached), loss 4.00, after 13 min 20 s"
-    assert lines[-1] == said
+    last = "36,864 sequences: log perplexity 3.25 (target 3.3, reached), loss 4.00, after 13 min 20 s"
+    assert lines[-1] == last
     assert not [line for line in lines if ":::" in line]
     assert has_framework_log(tmp_path / "result_0.txt")
     old = mnist.PRESETS["cpu-tiny"]

@@ -88,10 +88,8 @@ sys.exit(0 if reached else 1)
 SEARCH = """
 import runpy
 from common.config import benchmarks
-from timetotrain.search import driver
 
 benchmarks.NAMES = (*benchmarks.NAMES, "bowl")
-driver.BEAT_SECONDS, driver.GRACE_SECONDS = 1, 2
 runpy.run_module("timetotrain.search", run_name="__main__", alter_sys=True)
 """
 RATE = "optimizer.base_learning_rate=0.0001..10:log"
@@ -109,8 +107,6 @@ def bowl_in(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     (package / "__main__.py").write_text(MAIN)
     (package / "search.py").write_text(SEARCH)
     monkeypatch.setattr(benchmarks, "NAMES", (*benchmarks.NAMES, "bowl"))
-    monkeypatch.setattr(driver, "BEAT_SECONDS", 1)
-    monkeypatch.setattr(driver, "GRACE_SECONDS", 2)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), str(ROOT)]))
     monkeypatch.syspath_prepend(str(package.parent))
     monkeypatch.chdir(tmp_path)

@@ -66,9 +66,9 @@ def test_each_image_is_made_by_the_one_script(target: str) -> None:
 
 def test_the_script_installs_from_the_lock() -> None:
     text = (FOLDER / "install.sh").read_text()
-    extras = [found.split() for found in re.findall(r"extras=\((.*?)\)", text)]
+    extras = [words.split() for words in re.findall(r"extras=\((.*?)\)", text)]
     assert extras == [["train", "text"], ["train", "text", "gpu-tf", "gpu-cuda12"]]
-    assert all(packages(found) for found in extras)
+    assert all(packages(words) for words in extras)
     assert "install --use-pep517 -c tools/requirements/dev.lock $packages" in text
 
 

@@ -8,8 +8,9 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from common.distributed.heartbeat import STOPS
 from common.errors import PeerLostError
-from timetotrain.launch.watch.signals import SIGNALS
+from timetotrain.launch.watch.signals import Signals
 from timetotrain.launch.watch.worker import POLL_SECONDS, Worker
 
 # Exit status of a run with a frozen process; benchmarks never exit with it.
@@ -56,23 +57,24 @@ class Cause:
         return f"rank {self.rank} {self.text}" if self.rank >= 0 else self.text
 
 
-def find(workers: Sequence[Worker], launcher_signal: int = 0) -> Cause | None:
+def find(workers: Sequence[Worker], signals: Signals) -> Cause | None:
     """Returns why a run failed, once every process has ended; None if all ended as announced.
 
-    The earliest failure counts. Three kinds never come before it: what a process reports after the launcher asked it
-    to end, an abort that another process caused, and a lost connection.
+    The earliest failure counts, or a signal to the launcher before it. Three kinds never come before another: what a
+    process reports after the launcher asked it to end, an abort that another process caused, and a lost connection.
     """
-    if all(w.told.get("result") in (0, 1) for w in workers):
+    if all(w.facts.get("result") in (0, 1) for w in workers):
         # They ended by themselves; a scheduler may signal this launcher once another one has ended.
         return None
-    if launcher_signal:
-        return stopped_by(launcher_signal)
     failures = [failure for worker in workers if (failure := _failure(worker))]
+    if signals.number:
+        failures = [f for f in failures if f.at < signals.at and not f.stopped]
     if not failures:
-        return None
-    start, step = (max(w.told.get(name, -1) for w in workers) for name in ("start", "step"))
+        return stopped_by(signals.number) if signals.number else None
+    start, step = (max(w.facts.get(name, -1) for w in workers) for name in ("start", "step"))
     first = min(failures, key=lambda failure: (failure.follows, failure.at))
-    return dataclasses.replace(first, start=start, trained=step > start)
+    stopped = first.stopped or bool(signals.number)
+    return dataclasses.replace(first, start=start, trained=step > start, stopped=stopped)
 
 
 def stopped_by(number: int) -> Cause:
@@ -83,7 +85,7 @@ def stopped_by(number: int) -> Cause:
 
 def _failure(worker: Worker) -> Cause | None:
     """Returns how a process failed; None if it did not."""
-    told, told_at, asked = worker.told, worker.told_at, worker.asked_at
+    facts, times, asked_at = worker.facts, worker.fact_times, worker.asked_at
     status = 128 - worker.code if worker.code < 0 else worker.code or 1
 
     def failed(text: str, at: float, code: int = status, **more: Any) -> Cause:
@@ -92,28 +94,28 @@ def _failure(worker: Worker) -> Cause | None:
     if worker.frozen:
         return failed(worker.frozen, worker.frozen_since or worker.ended_at, FROZEN)
     # By a signal that the launcher did not send.
-    killed = worker.code < 0 and asked is None and "signal" not in told
+    killed = worker.code < 0 and asked_at is None and "signal" not in facts
     if killed and worker.code != -signal.SIGABRT:
         # A process that starts does not catch the signal yet.
-        stopped = -worker.code in SIGNALS
+        stopped = -worker.code in STOPS
         return failed(_death(worker), worker.ended_at - _TEARDOWN_SECONDS, stopped=stopped)
-    if "signal" in told and not worker.was_asked_before(told_at["signal"]):
-        left = "" if "result" in told else ", but not all processes answered"
-        text = f"received {told['signal']}: the run stopped{left}"
-        return failed(text, told_at["signal"], 128 + signal.Signals[told["signal"]], stopped=True)
-    if error := told.get("error"):
-        at = told_at["error"]
-        return failed(f"failed: {error}", at, follows=int(worker.was_asked_before(at)))
+    if "signal" in facts and not worker.was_asked_before(times["signal"]):
+        note = "" if "result" in facts else ", but not all processes answered"
+        text = f"received {facts['signal']}: the run stopped{note}"
+        return failed(text, times["signal"], 128 + signal.Signals[facts["signal"]], stopped=True)
+    if error := facts.get("error"):
+        at, code = times["error"], facts.get("code", status)  # Its library may abort it before it ends.
+        return failed(f"failed: {error}", at, code, follows=int(worker.was_asked_before(at)))
     if killed and (peer := _lost_peer(worker)):
         return failed(peer, worker.ended_at, PeerLostError().exit_code, follows=2, lost=True)
     if killed:  # Often what another's error causes, so a tie goes to the error.
         return failed(_death(worker), worker.ended_at)
-    if "lost" in told:
+    if "lost" in facts:
         # The guard knows which process erred, on another host too.
-        if told["lost"] != str(PeerLostError()):
-            return failed(f"ended, because {told['lost']}", told_at["lost"], follows=3)
-        return failed("lost the connection to the others", told_at["lost"], follows=3, lost=True)
-    if worker.ended_early and asked is None:
+        if facts["lost"] != str(PeerLostError()):
+            return failed(f"ended, because {facts['lost']}", times["lost"], follows=3)
+        return failed("lost the connection to the others", times["lost"], follows=3, lost=True)
+    if worker.ended_early and asked_at is None:
         text = f"ended with exit status {worker.code}" + ("" if worker.code else ", before the run did")
         # A message has its process's own time, an end that of the look after it.
         return failed(text, worker.ended_at - POLL_SECONDS)
@@ -133,7 +135,8 @@ def _lost_peer(worker: Worker) -> str:
 def _death(worker: Worker) -> str:
     """Returns the signal that killed a process, with the reason if its last words or the kernel tell it."""
     number, words = -worker.code, b"\n".join(worker.last_words)
-    text = f"was killed by {_name(number)}"
+    name = signal.Signals(number).name if number in [*signal.Signals] else f"signal {number}"
+    text = f"was killed by {name}"
     # The kernel writes nothing to the process that it kills.
     if number == signal.SIGKILL and worker.out_of_memory():
         return f"{text}, by the kernel for want of memory; use a smaller batch, or more memory"
@@ -142,10 +145,3 @@ def _death(worker: Worker) -> str:
     if number == signal.SIGABRT and _NO_THREADS.search(words):
         return f"{text}: no more threads; raise `ulimit -u` or the container's limit of processes"
     return text
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from common.distributed.heartbeat import SAVES
 from timetotrain.launch.watch import progress
 from timetotrain.launch.watch.failure_cause import Cause, find
 from timetotrain.launch.watch.signals import Signals
@@ -84,7 +85,7 @@ class Watch:
             self._forward(worker)
         for worker in self.workers:
             worker.kill()  # What it left behind in its session.
-        cause = find(self.workers, self._signals.number)
+        cause = find(self.workers, self._signals)
         for worker, line in self._withheld:
             if cause is None or worker.rank == cause.rank:
                 self._write(worker, 1, line)
@@ -115,18 +116,23 @@ class Watch:
     # -- failures -------------------------------------------------------------------------------------------------
 
     def _judge(self, now: float) -> None:
+        any_heartbeat = any("pid" in worker.facts for worker in self.workers)
         for worker in self.workers:
+            if any_heartbeat:  # All run one program, so that the others must send heartbeats too.
+                worker.beat_at = worker.beat_at or now
             self._look(worker, now)
         running = [worker for worker in self.workers if worker.running]
         failed = self._failed_at is not None
-        if failed or self._signals.number or any("signal" in w.told for w in self.workers):
+        if failed or self._signals.number or any("signal" in w.facts for w in self.workers):
             self._signal_at = self._signal_at or now
-            passed = now - (self._failed_at if failed else self._signal_at)
+            elapsed = now - (self._failed_at if failed else self._signal_at)
             for worker in running:
-                patient = worker.saves_after_error or not failed
-                if passed >= (self.limits.grace if patient else self.limits.failure):
+                # A process that has failed may still write the checkpoint from before, in its thread.
+                saves = "error" in worker.facts and worker.facts.get("phase") == SAVES
+                patient = saves or not failed
+                if elapsed >= (self.limits.grace if patient else self.limits.failure):
                     worker.kill()
-                elif passed >= self.limits.settle or (self._signals.number and not failed):
+                elif elapsed >= self.limits.settle or (self._signals.number and not failed):
                     # The ranks agree on a last step; those that have not received the signal get it here.
                     worker.ask(self._asks or self._signals.number or signal.SIGTERM)
         elif self._stuck:
@@ -147,24 +153,24 @@ class Watch:
         if worker.running:
             worker.frozen = worker.frozen or self._frozen(worker, now)
             if worker.frozen:
-                worker.frozen_since = worker.heard or now
+                worker.frozen_since = worker.beat_at or now
                 worker.kill()
-        if self._failed_at is None and (worker.frozen or "error" in worker.told or worker.ended_early):
+        if self._failed_at is None and (worker.frozen or "error" in worker.facts or worker.ended_early):
             self._failed_at = now
 
     def _frozen(self, worker: Worker, now: float) -> str:
         state, since = worker.state(), worker.stopped_since
         # A process that is repeatedly stopped and continued is slow, not frozen: it beats in between.
-        if state != "T" or (since and worker.heard and worker.heard > since):
+        if state != "T" or (since and worker.beat_at and worker.beat_at > since):
             worker.stopped_since = None
         elif worker.stopped_since is None:
             worker.stopped_since = now
         elif now - worker.stopped_since >= self.limits.stopped:
             return f"is frozen: a signal stopped it {now - worker.stopped_since:.0f} s ago"
         # Before its first step a process imports and compiles, possibly for a long time without a beat.
-        trained = worker.told.get("step", -1) >= 0
+        trained = worker.facts.get("step", -1) >= 0
         silent = self.limits.silent if trained else max(self.limits.silent, self.limits.starting)
-        if worker.heard is not None and now - worker.heard >= silent:
+        if worker.beat_at is not None and now - worker.beat_at >= silent:
             waits = ", waiting for a disk or a network (state D)" if state == "D" else ""
-            return f"is frozen: no sign of life for {now - worker.heard:.0f} s{waits}"
+            return f"is frozen: no sign of life for {now - worker.beat_at:.0f} s{waits}"
         return ""

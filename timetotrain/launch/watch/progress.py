@@ -29,7 +29,7 @@ AGAIN_SECONDS = 60.0
 
 
 @dataclasses.dataclass
-class _Seen:
+class _Record:
     """A worker's last sign of progress, when it came, its work until then, and the longest time between two steps."""
 
     mark: Any = None
@@ -48,7 +48,7 @@ class Detector:
 
     def __init__(self, least: float, phase: float):
         self._least, self._phase = least, phase
-        self._seen: dict[int, _Seen] = {}
+        self._records: dict[int, _Record] = {}
 
     def stuck(self, workers: Sequence[Worker], now: float) -> list[tuple[Worker, str]]:
         """Returns what each rank does, the one that the others wait for first; [] if the run makes progress.
@@ -59,53 +59,51 @@ class Detector:
         late = [self._late(worker, now) for worker in workers]
         if not workers or not all(late):
             return []
-        last = max(worker.told.get("step", -1) for worker in workers)
+        last = max(worker.facts.get("step", -1) for worker in workers)
 
         def guilt(worker: Worker) -> tuple[bool, bool, bool, int]:
             parts = list(_PARTS)
-            part = worker.told.get("part")
-            known = worker.told.get("phase") == TRAINS and part in parts
+            part = worker.facts.get("part")
+            in_part = worker.facts.get("phase") == TRAINS and part in parts
             # A process in an exchange waits; so may one whose steps have sums, for one that has not begun them.
-            waits, calls = worker.told.get("waits", False), worker.told.get("phase") in (TRAINS, EVALUATES)
-            return worker.told.get("step", -1) == last, waits, calls, parts.index(part) if known else 0
+            waits, calls = worker.facts.get("waits", False), worker.facts.get("phase") in (TRAINS, EVALUATES)
+            return worker.facts.get("step", -1) == last, waits, calls, parts.index(part) if in_part else 0
 
         return [(worker, self._doing(worker, now)) for worker in sorted(workers, key=guilt)]
 
     def _late(self, worker: Worker, now: float) -> bool:
-        facts = worker.told
+        facts = worker.facts
         if "phase" not in facts:
             return False  # It is not a program of ours, or has not begun.
-        seen = self._seen.setdefault(worker.rank, _Seen(at=now))
+        record = self._records.setdefault(worker.rank, _Record(at=now))
         mark = facts["phase"], facts.get("step")
-        if mark != seen.mark:
-            if seen.mark and seen.mark[0] == mark[0] == TRAINS:
-                seen.longest = max(seen.longest, now - seen.at)
-            seen.mark, seen.at, seen.work = mark, now, _work(worker)
-        bound = max(self._least, FACTOR * seen.longest)
-        if mark[0] != TRAINS or not seen.longest:
+        if mark != record.mark:
+            if record.mark and record.mark[0] == mark[0] == TRAINS:
+                record.longest = max(record.longest, now - record.at)
+            record.mark, record.at, record.work = mark, now, _work(worker)
+        bound = max(self._least, FACTOR * record.longest)
+        if mark[0] != TRAINS or not record.longest:
             bound = max(bound, self._phase)
-        if (waited := now - seen.at) < bound:
+        if (waited := now - record.at) < bound:
             return False
         if mark[0] == TRAINS or waited >= WORKING_FACTOR * bound:
             return True
-        seconds, moved = (there - here for there, here in zip(_work(worker), seen.work))
+        seconds, moved = (after - before for after, before in zip(_work(worker), record.work))
         return seconds < WORKING_CORES * waited and moved < WORKING_BYTES * waited
 
     def _doing(self, worker: Worker, now: float) -> str:
-        facts = worker.told
+        facts = worker.facts
         if facts.get("waits"):
             does = "waits for the others"
         elif facts["phase"] == TRAINS:
             does = _PARTS.get(facts.get("part", ""), TRAINS)
         else:
             does = facts["phase"] or "starts"
-        return (
-            f"{does} for {now - self._seen[worker.rank].at:.0f} s, after step {max(facts.get('step', 0), 0)}"
-        )
+        return f"{does} for {now - self._records[worker.rank].at:.0f} s, after step {max(facts.get('step', 0), 0)}"
 
 
 def _work(worker: Worker) -> tuple[float, int]:
-    return procfs.work(worker.told["pid"]) if "pid" in worker.told else (0.0, 0)
+    return procfs.work(worker.facts["pid"]) if "pid" in worker.facts else (0.0, 0)
 
 
 class SlowDetector:
@@ -123,8 +121,8 @@ class SlowDetector:
 
     def look(self, workers: Sequence[Worker], now: float) -> Iterator[str]:
         """Yields a line for each slow process, at most one per minute and process."""
-        timed = [w for w in workers if w.told.get("own_seconds") and w.told.get("step", -1) >= 0]
-        sums = {w.rank: {**w.told["own_seconds"], "steps": w.told["step"]} for w in timed}
+        timed = [w for w in workers if w.facts.get("own_seconds") and w.facts.get("step", -1) >= 0]
+        sums = {w.rank: {**w.facts["own_seconds"], "steps": w.facts["step"]} for w in timed}
         if self._since is None or sums.keys() != self._before.keys():
             self._since, self._before = now, sums
             return
@@ -132,15 +130,15 @@ class SlowDetector:
         if len(sums) < 2 or steps < 1 or now - self._since < self._seconds:
             return
         before, self._since, self._before = self._before, now, sums
-        spent = {part: {r: (sums[r][part] - before[r][part]) / steps for r in sums} for part in OWN_PARTS}
+        per_step = {part: {r: (sums[r][part] - before[r][part]) / steps for r in sums} for part in OWN_PARTS}
         for rank in sums:
             usual = {
                 part: statistics.median(s for r, s in seconds.items() if r != rank)
-                for part, seconds in spent.items()
+                for part, seconds in per_step.items()
             }
-            excess = {part: spent[part][rank] - usual[part] for part in OWN_PARTS}
+            excess = {part: per_step[part][rank] - usual[part] for part in OWN_PARTS}
             slow = any(
-                spent[part][rank] > SLOW_FACTOR * usual[part] and excess[part] > LEAST_SECONDS
+                per_step[part][rank] > SLOW_FACTOR * usual[part] and excess[part] > LEAST_SECONDS
                 for part in OWN_PARTS
             )
             if slow and now - self._warned_at.get(rank, -AGAIN_SECONDS) >= AGAIN_SECONDS:
@@ -148,6 +146,6 @@ class SlowDetector:
                 # The step's sum includes the wait for its input.
                 part = "input" if excess["input"] > excess["step"] / 2 else "step"
                 yield (
-                    f"warning: rank {rank} is slow: it {_PARTS[part]} for {spent[part][rank]:.2f} s a step, "
+                    f"warning: rank {rank} is slow: it {_PARTS[part]} for {per_step[part][rank]:.2f} s a step, "
                     f"the others for {usual[part]:.2f} s"
                 )

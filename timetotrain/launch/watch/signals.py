@@ -6,24 +6,25 @@ import signal
 import time
 from typing import Any
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+from common.distributed.heartbeat import STOPS
+
 POLL_SECONDS = 0.1
 
 
 def caught() -> list[signal.Signals]:
     """Returns the signals to catch. An ignored one stays ignored: nohup protects a run from its terminal's hang-up."""
-    return [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    return [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Signals:
     """Catches signals while it is entered; the kernel drops those of a container's process 1 that nobody catches.
 
     Attributes:
-      number: the first signal; 0 if none has come.
+      number, at: the first signal, and when it came, in monotonic seconds; 0 if none has come.
     """
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number, self.at = 0, 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -35,7 +36,8 @@ class Signals:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: Any) -> None:
-        self.number = self.number or number
+        if not self.number:
+            self.number, self.at = number, time.monotonic()
 
     def wait(self, seconds: float) -> int:
         """Waits until a signal has come, at most `seconds`; returns `number`."""

@@ -15,14 +15,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from common.distributed.heartbeat import SAVES, STACKS, VARIABLE
+from common.distributed.heartbeat import STACKS, VARIABLE
 from common.errors import UserError
 from timetotrain.launch import procfs
 
 CHUNK = 65536
-PIPE_BYTES = (
-    1 << 20
-)  # What a process may print between two looks without waiting; the most without privileges.
+# What a process may print between two looks without waiting; the most without privileges.
+PIPE_BYTES = 1 << 20
 POLL_SECONDS = 0.1  # A launcher looks at its processes this often.
 
 
@@ -55,9 +54,9 @@ class Worker:
     """A started process, in its own session, so that everything it starts can be ended with it.
 
     Attributes:
-      told: facts that the process has sent, by name ("start", "step", "log", "error", "lost", "signal", "result").
-      told_at: when it first sent each, by its own monotonic clock, which all processes of a machine share.
-      heard: when the launcher last heard of it; None if it never has.
+      facts: what the process has sent, by name ("start", "step", "log", "error", "lost", "signal", "result").
+      fact_times: when it first sent each, by its own monotonic clock, which all processes of a machine share.
+      beat_at: when the launcher last heard of it, or first of another process; None if of none.
       asked_at: when the launcher first asked it to end.
       frozen, frozen_since: how it is frozen, or ""; its last sign of life.
       code: the exit status, or minus the number of the signal that killed it; None while it runs.
@@ -87,9 +86,9 @@ class Worker:
         self.output = [Lines(pipe) for pipe in (self.process.stdout, self.process.stderr) if pipe]
         self._kills = _memory_kills()
         self.last_words: collections.deque[bytes] = collections.deque(maxlen=50)  # Of standard error.
-        self.told: dict[str, Any] = {}
-        self.told_at: dict[str, float] = {}
-        self.heard: float | None = None
+        self.facts: dict[str, Any] = {}
+        self.fact_times: dict[str, float] = {}
+        self.beat_at: float | None = None
         self.stopped_since: float | None = None
         self.frozen = ""
         self.frozen_since = 0.0
@@ -103,28 +102,25 @@ class Worker:
 
     @property
     def ended_early(self) -> bool:
-        """Whether it has ended without a result: with an error's status, or with 0 although it had begun a run."""
-        return not self.running and "result" not in self.told and (self.code != 0 or "pid" in self.told)
+        """Whether it has ended without a result: with an error's status, or with 0 in a run."""
+        return (
+            not self.running and "result" not in self.facts and (self.code != 0 or self.beat_at is not None)
+        )
 
     def was_asked_before(self, at: float) -> bool:
         """Whether the launcher had asked it to end by `at`, in monotonic seconds."""
         return self.asked_at is not None and self.asked_at < at
 
-    @property
-    def saves_after_error(self) -> bool:
-        """Whether it has failed, and its thread still writes the checkpoint from before."""
-        return "error" in self.told and self.told.get("phase") == SAVES
-
     def listen(self) -> None:
         """Reads the facts that the process has sent."""
         for line in self._beats.read():
-            facts, self.heard = _facts_of(line), time.monotonic()
+            facts, self.beat_at = _facts_of(line), time.monotonic()
             for name, value in facts.items():
                 if name in ("error", "signal"):  # Keep the first one: it is the cause.
-                    self.told.setdefault(name, value)
+                    self.facts.setdefault(name, value)
                 else:
-                    self.told[name] = value
-                self.told_at.setdefault(name, facts.get("at", self.heard))
+                    self.facts[name] = value
+                self.fact_times.setdefault(name, facts.get("at", self.beat_at))
 
     def reap(self) -> None:
         """Collects the exit status, once the process has ended."""
@@ -134,31 +130,31 @@ class Worker:
         self.code, self.ended_at = self.process.returncode, time.monotonic()
         # A shell exits with 128 + the number of the signal that killed its command; 255, from ssh or `sys.exit(-1)`,
         # names no signal.
-        if "result" not in self.told and self.code - 128 in {int(each) for each in signal.Signals}:
+        if "result" not in self.facts and self.code - 128 in {int(each) for each in signal.Signals}:
             self.code = 128 - self.code
 
     def state(self) -> str:
         """Returns the kernel's state letter for the process that sends heartbeats (see procfs.state); "" if gone."""
-        return procfs.state(self.told.get("pid", self.process.pid))
+        return procfs.state(self.facts.get("pid", self.process.pid))
 
     def ask(self, number: int) -> None:
         """Signals, once, the process that sends heartbeats, not the shell around it or its own workers."""
         if self.asked_at is None:
             self.asked_at = time.monotonic()
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.told.get("pid", self.process.pid), number)
+                os.kill(self.facts.get("pid", self.process.pid), number)
 
     def show_stacks(self) -> None:
         """Makes the process print the stacks of its Python threads; only processes with a heartbeat can."""
-        if "pid" in self.told:
+        if "pid" in self.facts:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.told["pid"], STACKS)
+                os.kill(self.facts["pid"], STACKS)
 
     def kill(self) -> None:
         """Kills the process and everything it started."""
         if self.running:
             self.asked_at = self.asked_at or time.monotonic()
-        procfs.kill_session(self.process.pid)
+        procfs.kill(procfs.session_members(self.process.pid))
 
     def out_of_memory(self) -> bool:
         """Whether the kernel has killed a process of this control group for want of memory since this one started."""

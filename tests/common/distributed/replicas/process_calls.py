@@ -22,7 +22,7 @@ MOVED = {
 
 
 @functools.cache
-def made(backend, number):
+def backend_of(backend, number):
     return backends.make(RunConfig(replicas=backend, num_replicas=number))
 
 
@@ -82,7 +82,7 @@ def by_replica(replicas, function, dtype="float64", column=None):
 
 def linear_collectives(backend, number, dtype):
     """[{(name, options, groups): (result, gradient)}] by local replica; all in one function."""
-    replicas = made(backend, number)
+    replicas = backend_of(backend, number)
 
     def all_of_them(x):
         actual = []
@@ -101,7 +101,7 @@ def linear_collectives(backend, number, dtype):
 
 def dtypes(backend, number):
     """{(collective, dtype): first and last element of the result}: of sums, and of what only moves data."""
-    replicas, actual = made(backend, number), {}
+    replicas, actual = backend_of(backend, number), {}
     sums = [(f, n) for f in (replicas.all_reduce, replicas.reduce_scatter) for n in SUMMED]
     for call, name in [
         *sums,
@@ -123,7 +123,7 @@ def dtypes(backend, number):
 
 def in_loops(backend, number):
     """Ten rounds of a fused loop around `run`, and of a loop within it, each round with a gradient."""
-    replicas = made(backend, number)
+    replicas = backend_of(backend, number)
     pairs = [[i, i + 1] for i in range(0, number, 2)]
 
     def once(x):
@@ -150,7 +150,7 @@ def in_loops(backend, number):
 
 def after_a_failed_trace(backend, number):
     """Traces a function that fails, then one that must still find its peers."""
-    replicas = made(backend, number)
+    replicas = backend_of(backend, number)
 
     def fails():
         replicas.all_reduce(tf.ones([2]))
@@ -163,18 +163,18 @@ def after_a_failed_trace(backend, number):
 
 
 def outside(backend, number):
-    replicas = made(backend, number)
+    replicas = backend_of(backend, number)
     rank = replicas.process_index
     with replicas.scope():
-        own = replicas.per_replica_variable(tf.zeros([2]), "own")
+        mine_alone = replicas.per_replica_variable(tf.zeros([2]), "own")
         shared = tf.Variable(tf.zeros([2]), name="shared")
-        drawn = tf.Variable(tf.fill([2], float(rank + 7)))
+        random_start = tf.Variable(tf.fill([2], float(rank + 7)))
 
     @tf.function(autograph=False)
     def graph():
         def one():
             mine = tf.cast(tf.reshape(replicas.replica_id(), [1]), tf.float32)
-            own.assign(tf.tile(mine, [2]))
+            mine_alone.assign(tf.tile(mine, [2]))
             replicas.assign([shared], [replicas.all_reduce(tf.tile(mine, [2]))])
             return {"x": mine}
 
@@ -187,11 +187,11 @@ def outside(backend, number):
     )
     return {
         "all_reduce_max": [replicas.all_reduce_max(v) for v in (rank, -rank, 7)],
-        "all_values": replicas.all_values(own).tolist(),
+        "all_values": replicas.all_values(mine_alone).tolist(),
         "sum": added["x"].numpy().tolist(),
         "gather": gathered["x"].numpy().tolist(),
         "shared": [v.numpy().tolist() for v in replicas.local_results(shared)],
-        "drawn": [v.numpy().tolist()[0] for v in replicas.local_results(drawn)],
+        "drawn": [v.numpy().tolist()[0] for v in replicas.local_results(random_start)],
         "data": [[int(x) for x in replicas.local_results(next(data))] for _ in range(2)],
         "main": replicas.main,
         "processes": (replicas.process_index, replicas.num_processes),
@@ -200,7 +200,7 @@ def outside(backend, number):
 
 def looped(backend, number):
     """Ten rounds of x <- all_reduce(x) / number + shift(x) in one while loop, with its gradient."""
-    replicas = made(backend, number)
+    replicas = backend_of(backend, number)
 
     @tf.function(autograph=False)
     def loop(x):
@@ -220,7 +220,7 @@ def looped(backend, number):
 
 def many_at_once(backend, number):
     """Collectives without an order between them, in different groups."""
-    replicas = made(backend, number)
+    replicas = backend_of(backend, number)
     groups = [list(range(number)), *([[0, 1], [2, 3]] if number == 4 else [])]
 
     @tf.function(autograph=False)
@@ -233,7 +233,7 @@ def many_at_once(backend, number):
 
 def constants_and_unused_results(backend, number):
     """A collective of a constant; one whose result only some processes use."""
-    replicas = made(backend, number)
+    replicas = backend_of(backend, number)
 
     @tf.function(autograph=False)
     def step():
@@ -245,7 +245,7 @@ def constants_and_unused_results(backend, number):
 
 def shifted(backend, number):
     """(what a shift's graph sends with, {dtype: the first element that a shift brings})."""
-    replicas = made(backend, number)
+    replicas = backend_of(backend, number)
 
     @tf.function(autograph=False)
     def step(x):
@@ -263,7 +263,7 @@ def shifted(backend, number):
 
 def uneven(backend, number):
     """A gathering of more rows from each further process."""
-    replicas = made(backend, number)
+    replicas = backend_of(backend, number)
     return replicas.gather(tf.range(replicas.process_index + 1)).numpy().tolist()
 
 
@@ -274,7 +274,7 @@ def wrong_number(backend, number):
     }
     with pytest.raises(UserError, match=rf"num_replicas=7: {message[backend]}.*={number}"):
         backends.make(RunConfig(replicas=backend, num_replicas=7))
-    made(backend, number).close()
+    backend_of(backend, number).close()
 
 
 OWN = {

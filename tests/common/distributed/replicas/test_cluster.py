@@ -67,8 +67,8 @@ def test_a_process_that_does_not_come_up_is_named():
 
 
 def test_a_taken_port_is_named():
-    with socket.create_server(("", 0)) as taken:
-        address = f"localhost:{taken.getsockname()[1]}"
+    with socket.create_server(("", 0)) as server:
+        address = f"localhost:{server.getsockname()[1]}"
         with pytest.raises(UserError, match=rf"cannot listen on port .*cluster.worker\[0\]={address}"):
             clusters.rendezvous(clusters.Cluster((address, "localhost:1"), 0), seconds=math.inf)
 
@@ -128,9 +128,9 @@ def test_a_server_that_listens_everywhere_is_refused(monkeypatch, family, wildca
 def test_a_public_address_needs_a_word(monkeypatch):
     monkeypatch.setattr(listening, "route", lambda host: "8.8.8.8")
     with pytest.raises(UserError, match="^a: its address 8.8.8.8 is public.*--allow_public"):
-        listening.own_address(["a", "b"], 0)
+        listening.local_address(["a", "b"], 0)
     monkeypatch.setenv(listening.ALLOWED, "1")
-    assert listening.own_address(["a", "b"], 0) == "8.8.8.8"
+    assert listening.local_address(["a", "b"], 0) == "8.8.8.8"
 
 
 @pytest.mark.parametrize("comes", [False, True])
@@ -140,10 +140,10 @@ def test_a_name_without_an_address_is_waited_for_and_never_means_the_loopback(mo
     monkeypatch.setattr(listening, "NAME_SECONDS", 20.0 if comes else 0.0)
     monkeypatch.setattr(listening.time, "sleep", lambda seconds: None)
     if comes:
-        assert listening.own_address(["a", "b"], 0) == "10.0.0.7"
+        assert listening.local_address(["a", "b"], 0) == "10.0.0.7"
         return
     with pytest.raises(UserError, match="^b: no such host, or no way to it, within 0 s; check") as caught:
-        listening.own_address(["a", "b"], 0)
+        listening.local_address(["a", "b"], 0)
     assert caught.value.exit_code == 75
 
 
@@ -154,6 +154,20 @@ def test_a_host_whose_own_name_is_loopback_reaches_itself_by_its_address(monkeyp
     assert listening.names_from_here(["a", "b", "a"], 0) == ["10.0.0.7", "b", "10.0.0.7"]
     assert listening.names_from_here(["a", "b"], 1) == ["a", "b"]
     assert listening.names_from_here(["a", "a"], 0) == ["a", "a"]
+    # A name that only the other hosts know.
+    monkeypatch.setattr(listening, "route", lambda host: "" if host == "b" else "10.0.0.8")
+    assert listening.names_from_here(["c", "b"], 1) == ["c", "10.0.0.8"]
+
+
+def test_localhost_needs_no_file_of_hosts(monkeypatch):
+    """A root that debootstrap has just made has no /etc/hosts."""
+
+    def unknown(host, *arguments, **options):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(listening.socket, "gethostbyname", unknown)
+    assert listening.local_address(["localhost"] * 2, 0) == "127.0.0.1"
+    assert listening.names_from_here(["localhost"] * 2, 1) == ["127.0.0.1"] * 2
 
 
 def test_a_host_that_neither_accepts_nor_refuses_a_connection_is_silent(monkeypatch):

@@ -15,8 +15,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.config.clock import Clock
 from common.config.optimizer import Lars
+from common.config.run_length import RunLength
 from common.data import tfrecords
 from common.distributed import replicas as backends
 from common.distributed.replicas.base import Shard
@@ -71,9 +71,9 @@ def free_run(backend, number, **changes):
     """(losses, qualities, shared variables) of 20 steps of the toy."""
     config = on(backend, number, toy.config(train_steps=20, quality_target=2.0, **changes))
     loop = Programs(toy.Task(config), backends.make(config))
-    seen = run(loop)
-    losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
-    return losses, [e.value for e in seen if isinstance(e, events.Evaluated)], shared(loop.state)
+    history = run(loop)
+    losses = [x for e in history if isinstance(e, events.Trained) for x in e.losses]
+    return losses, [e.value for e in history if isinstance(e, events.Evaluated)], shared(loop.state)
 
 
 def held_out_labels(backend, number, folder):
@@ -211,7 +211,7 @@ class Stepper:
         self.config, self.replicas = config, backends.make(config)
         task, policy = Task(config, None), precision(config.precision)
         self.state = State(task, self.replicas, policy)
-        step = make_train_step(task, self.state, Clock.of(config))
+        step = make_train_step(task, self.state, RunLength.of(config))
         self._size = config.global_batch_size // config.num_replicas
 
         def run(batches, number):
@@ -222,12 +222,12 @@ class Stepper:
     def __call__(self, batch, number):
         examples = tf.data.Dataset.from_tensor_slices(batch)
 
-        def own(shard):
+        def local_batches(shard):
             """A process has consecutive examples, as in a run, so that its replicas' spans are one replica's."""
             count = self.config.global_batch_size // shard.count
             return examples.skip(shard.index * count).take(count).batch(self._size, drop_remainder=True)
 
-        batches = iter(self.replicas.dataset(own))
+        batches = iter(self.replicas.dataset(local_batches))
         return float(self._run(batches, tf.constant(number, tf.int64)))
 
     def load(self, values):
@@ -312,16 +312,16 @@ def resnet_weights(tmp_path_factory):
 )
 def test_resnet50_steps_from_equal_weights(worlds, backend, number, group):
     """All 53 convolutions at an eighth of the width, from the weights after 0, 5 and 20 steps."""
-    for found in worlds(backend, number, resnets=True)[f"resnet {group}"]:
-        assert set(found) == set(STARTS) and max(found.values()) <= 1e-8
+    for differences in worlds(backend, number, resnets=True)[f"resnet {group}"]:
+        assert set(differences) == set(STARTS) and max(differences.values()) <= 1e-8
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("group", GROUPS)
 def test_full_width_resnet50_steps_from_equal_weights(resnet_weights, group):
     path = resnet_weights(group * 16 // LARGEST, width=64)
-    found = resnet_differences("mirrored", LARGEST, group, True, path, width=64)
-    assert max(found.values()) <= 1e-8
+    differences = resnet_differences("mirrored", LARGEST, group, True, path, width=64)
+    assert max(differences.values()) <= 1e-8
 
 
 # -- Padded evaluation ---------------------------------------------------------------------------------------
@@ -355,37 +355,21 @@ def held_out(tmp_path_factory):
 @given(
     n=st.sampled_from([1, 7, 16, 53]),
     batch=st.integers(1, 9),
-    here=st.integers(1, 5),
+    local=st.integers(1, 5),
     hosts=st.integers(1, 3),
 )
-def test_padded_evaluation_counts_each_example_once(held_out, n, batch, here, hosts):
+def test_padded_evaluation_counts_each_example_once(held_out, n, batch, local, hosts):
     """Each host's stream feeds its replicas in turn, and all do equal work."""
     config = dataclasses.replace(
-        PRESETS["cpu-tiny"], image_size=8, num_classes=60, num_eval_examples=n, num_replicas=here * hosts,
-        replicas="mirrored", eval_batch_size=batch * here * hosts,
+        PRESETS["cpu-tiny"], image_size=8, num_classes=60, num_eval_examples=n, num_replicas=local * hosts,
+        replicas="mirrored", eval_batch_size=batch * local * hosts,
     )  # fmt: skip
     task = Task(config, str(held_out[n]))
     streams = [list(task.eval_input(Shard(i, hosts), batch)) for i in range(hosts)]
     assert len({len(stream) for stream in streams}) == 1, "unequal work"
-    assert len(streams[0]) % here == 0
+    assert len(streams[0]) % local == 0
     if hosts == 1:
-        assert len(streams[0]) == Clock.of(config).eval_steps * here
+        assert len(streams[0]) == RunLength.of(config).eval_steps * local
     batches = [b for stream in streams for b in stream]
     assert {b["label"].shape[0] for b in batches} == {batch}
     check_each_once([(b["label"], b["weight"]) for b in batches], n)
-
-
-def test_training_stream_of_several_replicas_resumes_where_it_was(tmp_path):
-    tfrecords.write(tmp_path / "train-00000-of-00001", numbered(20))
-    config = dataclasses.replace(PRESETS["cpu-tiny"], image_size=8, num_classes=20, global_batch_size=8)
-    config = on("mirrored", LARGEST, config)
-    task, replicas = Task(config, str(tmp_path)), backends.make(config)
-
-    def labels(start, steps):
-        stream = iter(replicas.dataset(lambda shard: task.train_input(shard, 2, start)))
-        return [
-            [x.numpy().tolist() for x in replicas.local_results(next(stream)["label"])] for _ in range(steps)
-        ]
-
-    whole = labels(0, 7)
-    assert labels(3, 4) == whole[3:] and labels(6, 1) == whole[6:]

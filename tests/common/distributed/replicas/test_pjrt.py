@@ -63,23 +63,23 @@ def test_collectives_and_their_gradients(pjrt, groups):
 
     actual = pjrt.run(every, placed(pjrt, [values, *upstream]))
     for (name, options), ups, (y, gradient) in zip(CALLS, upstream, actual, strict=True):
-        got = results(pjrt, y), ups, results(pjrt, gradient)
-        check_linear(name, groups, options, values, *got, probes())
+        numbers = results(pjrt, y), ups, results(pjrt, gradient)
+        check_linear(name, groups, options, values, *numbers, probes())
 
 
 def test_every_replica_has_its_number_and_its_own_copy_of_a_variable(pjrt):
     with pjrt.scope():
-        own = pjrt.per_replica_variable(tf.constant([1.0, 2.0]), "own")
+        variable = pjrt.per_replica_variable(tf.constant([1.0, 2.0]), "own")
 
     def add():
-        own.assign_add(tf.cast(tf.stack([pjrt.replica_id()] * 2), tf.float32))
+        variable.assign_add(tf.cast(tf.stack([pjrt.replica_id()] * 2), tf.float32))
         return pjrt.replica_id()
 
     assert results(pjrt, pjrt.run(add)) == [0, 1, 2, 3]
-    pjrt.local_results(own)[2].assign([5, 6])
+    pjrt.local_results(variable)[2].assign([5, 6])
     pjrt.run(add)
     expected = [[1, 2], [3, 4], [7, 8], [7, 8]]
-    np.testing.assert_array_equal(pjrt.all_values(own), expected)
+    np.testing.assert_array_equal(pjrt.all_values(variable), expected)
 
 
 def test_new_values_take_the_memory_of_the_old_ones(pjrt):
@@ -91,11 +91,11 @@ def test_new_values_take_the_memory_of_the_old_ones(pjrt):
         return tf.reduce_sum(variable)
 
     pjrt.run(add)
-    before = pjrt.held(variable.handle).array
+    before = pjrt.state_of(variable.handle).array
     places = [piece.unsafe_buffer_pointer() for piece in pieces(before)]
     pjrt.run(add)
     assert before.is_deleted()
-    after = pjrt.held(variable.handle).array
+    after = pjrt.state_of(variable.handle).array
     assert [piece.unsafe_buffer_pointer() for piece in pieces(after)] == places
     assert results(pjrt, variable)[3][0] == 2 and variable.numpy()[0] == 0
 
@@ -141,10 +141,10 @@ def test_a_value_that_was_read_stays_when_the_devices_go_on(pjrt):
     with pjrt.scope():
         variable = tf.Variable(tf.zeros([64]))
     copy = pjrt.local_results(variable)[0]
-    kept = copy.numpy()
+    values = copy.numpy()
     for _ in range(3):
         pjrt.run(lambda: variable.assign_add(tf.ones([64])))
-    assert kept.max() == 0 and tf.identity(copy).numpy().min() == 3
+    assert values.max() == 0 and tf.identity(copy).numpy().min() == 3
 
 
 def test_a_second_call_compiles_nothing(pjrt):
@@ -152,11 +152,11 @@ def test_a_second_call_compiles_nothing(pjrt):
         return x * 2
 
     pjrt.run(double, (tf.constant(1.0),))
-    known = len(pjrt._programs)
+    count = len(pjrt._programs)
     assert results(pjrt, pjrt.run(double, (tf.constant(4.0),))) == [8.0] * N
-    assert len(pjrt._programs) == known
+    assert len(pjrt._programs) == count
     pjrt.run(double, (tf.constant([4.0]),))
-    assert len(pjrt._programs) == known + 1
+    assert len(pjrt._programs) == count + 1
 
 
 def test_compiled_programs_are_kept_in_a_folder(pjrt, tmp_path):

@@ -55,10 +55,10 @@ def trained(backend, name):
 def check(name):
     (mine, state), (theirs, expected) = trained("pjrt", name), trained("mirrored", name)
     np.testing.assert_allclose(mine.losses, theirs.losses, rtol=1e-9)
-    for found, other in ((mine.sums, theirs.sums), (mine.arrays, theirs.arrays), (state, expected)):
-        assert sorted(found) == sorted(other) != []
+    for actual, other in ((mine.sums, theirs.sums), (mine.arrays, theirs.arrays), (state, expected)):
+        assert sorted(actual) == sorted(other) != []
         for key, value in other.items():
-            np.testing.assert_allclose(found[key], value, rtol=1e-9, atol=1e-12, err_msg=key)
+            np.testing.assert_allclose(actual[key], value, rtol=1e-9, atol=1e-12, err_msg=key)
 
 
 @pytest.mark.parametrize("name", CASES)

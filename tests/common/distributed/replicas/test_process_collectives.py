@@ -31,7 +31,7 @@ def only(ran, backend):
 @pytest.fixture(scope="module")
 def two_devices_each():
     """Two processes of two replicas."""
-    chosen = {
+    calls = {
         "with_two_devices_each": process_calls.with_two_devices_each,
         **{
             d: functools.partial(process_calls.linear_collectives, "multiworker", 4, d)
@@ -42,35 +42,35 @@ def two_devices_each():
             for f in (process_calls.after_a_failed_trace, process_calls.outside)
         },
     }
-    return processes.run("multiworker", 2, chosen, timeout=240)
+    return processes.run("multiworker", 2, calls, timeout=240)
 
 
-def check_linear(number, found):
+def check_linear(number, results):
     """Compares exactly, in whole numbers."""
     for key, groups, options, expected in cases(number):
-        got, gradient = zip(*(values[key] for values in found), strict=True)
+        actual, gradient = zip(*(values[key] for values in results), strict=True)
         ups = [upstream(i, e.shape) for i, e in enumerate(expected)]
         probes, values = [inputs(number, 100 + seed) for seed in range(5)], inputs(number, 0)
-        reference.check_linear(key[0], groups, options, values, got, ups, gradient, probes, rtol=0)
+        reference.check_linear(key[0], groups, options, values, actual, ups, gradient, probes, rtol=0)
 
 
 def test_collectives_and_their_gradients(ran):
     backend, number, results = ran
     for dtype in process_calls.DTYPES[backend]:
-        check_linear(number, [found for local in results[dtype] for found in local])
+        check_linear(number, [values for local in results[dtype] for values in local])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_collectives_of_processes_with_two_replicas(two_devices_each, dtype):
-    check_linear(4, [found for local in two_devices_each[dtype] for found in local])
+    check_linear(4, [values for local in two_devices_each[dtype] for values in local])
 
 
 def test_dtypes_are_kept(ran):
     _, number, results = ran
     total = number * (number + 1) / 2
-    for found in results["dtypes"]:
-        assert found.pop("nan") == [True] * number
-        for (name, dtype), ends in found.items():
+    for ends_of in results["dtypes"]:
+        assert ends_of.pop("nan") == [True] * number
+        for (name, dtype), ends in ends_of.items():
             moved = [1, 1] if dtype == "bool" else [1, number]
             assert ends == ([total] * 2 if name in ("all_reduce", "reduce_scatter") else moved), (name, dtype)
 
@@ -90,9 +90,9 @@ def test_keys_agree_after_a_failed_trace(ran, two_devices_each):
 
 def check_outside(backend, number, results, local):
     total = float(sum(range(number)))
-    for rank, found in enumerate(results["outside"]):
+    for rank, actual in enumerate(results["outside"]):
         first = [100 * rank + i for i in range(2 * local)]
-        assert found == {
+        assert actual == {
             # Multiworker's processes begin with the initial values of process 0; Horovod's with their own.
             "drawn": [7.0 + (rank if backend == "horovod" else 0)] * local,
             "all_reduce_max": [number // local - 1, 0, 7],
@@ -127,10 +127,10 @@ def test_a_gradient_goes_through_a_loop_of_collectives(ran):
 def test_many_collectives_at_once(ran):
     number, results = only(ran, "horovod")
     values = inputs(number, 2)
-    for rank, got in enumerate(results["many_at_once"]):
+    for rank, actual in enumerate(results["many_at_once"]):
         pair = values[rank // 2 * 2] + values[rank // 2 * 2 + 1]
         expected = sum(range(1, 40, 2)) * sum(values) + sum(range(0, 40, 2)) * pair
-        np.testing.assert_allclose(got, expected, rtol=1e-12)
+        np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_collectives_of_constants_and_results_that_some_ignore(ran):
@@ -141,9 +141,9 @@ def test_collectives_of_constants_and_results_that_some_ignore(ran):
 
 def test_a_shift_sends_to_the_neighbor_alone(ran):
     number, results = only(ran, "horovod")
-    for rank, (operations, found) in enumerate(results["shifted"]):
+    for rank, (operations, actual) in enumerate(results["shifted"]):
         assert operations == ["HorovodAlltoall"]
-        assert found == {dtype: min(1, rank) if dtype == "bool" else rank for dtype in found}
+        assert actual == {dtype: min(1, rank) if dtype == "bool" else rank for dtype in actual}
 
 
 def test_a_gathering_of_different_sizes(ran):

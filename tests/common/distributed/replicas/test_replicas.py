@@ -51,10 +51,10 @@ def one_result(name, mine, i, axis, distance):
     return mine[i - distance] if 0 <= i - distance < n else np.zeros_like(mine[i])
 
 
-def check_linear(name, groups, options, values, got, upstream, gradient, probes, rtol=1e-10):
+def check_linear(name, groups, options, values, actual, upstream, gradient, probes, rtol=1e-10):
     """Compares a collective C with numpy's, and its gradient with C's transpose: <u, C p> = <C^T u, p> for all p."""
     expected = numpy_collective(name, values, groups, **options)
-    for mine, other in zip(got, expected, strict=True):
+    for mine, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(mine, other, rtol=rtol, err_msg=f"{name} {options} {groups}")
     for probe in probes:
         image = numpy_collective(name, probe, groups, **options)
@@ -107,31 +107,31 @@ def test_collective_and_its_gradient(mirrored, name, options, groups):
             y = getattr(mirrored, name)(x, groups=groups, **options)
         return y, tape.gradient(y, x, output_gradients=up)
 
-    got, gradient = run(mirrored, with_gradient, values, upstream)
-    check_linear(name, groups, options, values, got, upstream, gradient, probes())
+    actual, gradient = run(mirrored, with_gradient, values, upstream)
+    check_linear(name, groups, options, values, actual, upstream, gradient, probes())
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16, tf.int32])
 def test_collectives_keep_the_dtype(mirrored, dtype):
     values = [np.full([2], i + 1, np.float32) for i in range(N)]
-    got = run(mirrored, lambda x: mirrored.all_reduce(tf.cast(x, dtype)), values)
-    assert all(v.dtype == dtype.as_numpy_dtype for v in got)
-    assert [float(v[0]) for v in got] == [10] * N
+    actual = run(mirrored, lambda x: mirrored.all_reduce(tf.cast(x, dtype)), values)
+    assert all(v.dtype == dtype.as_numpy_dtype for v in actual)
+    assert [float(v[0]) for v in actual] == [10] * N
 
 
 def test_second_collective_on_the_result_of_the_first(mirrored):
     """Rows, then columns: a 2-D all_reduce."""
     rows, columns = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
     values = inputs()
-    got = run(mirrored, lambda x: mirrored.all_reduce(mirrored.all_reduce(x, rows), columns), values)
-    np.testing.assert_allclose(got, [sum(values)] * N, rtol=1e-12)
+    actual = run(mirrored, lambda x: mirrored.all_reduce(mirrored.all_reduce(x, rows), columns), values)
+    np.testing.assert_allclose(actual, [sum(values)] * N, rtol=1e-12)
 
 
 def test_sum_bucket_sum_and_gather(mirrored):
     values = inputs()
-    got = run(mirrored, lambda x: mirrored.sum_bucket([x, 2 * x]), values)
-    np.testing.assert_allclose(got[0], [sum(values)] * N)
-    np.testing.assert_allclose(got[1], [2 * sum(values)] * N)
+    actual = run(mirrored, lambda x: mirrored.sum_bucket([x, 2 * x]), values)
+    np.testing.assert_allclose(actual[0], [sum(values)] * N)
+    np.testing.assert_allclose(actual[1], [2 * sum(values)] * N)
 
     @tf.function(autograph=False)
     def outside():
@@ -145,21 +145,21 @@ def test_sum_bucket_sum_and_gather(mirrored):
 
 def test_per_replica_variables_differ_and_shared_ones_do_not(mirrored):
     with mirrored.scope():
-        own = mirrored.per_replica_variable(tf.zeros([2]), "own")
+        variable = mirrored.per_replica_variable(tf.zeros([2]), "own")
         shared = tf.Variable(tf.zeros([2]), name="shared")
 
     @tf.function(autograph=False)
     def step():
         def one():
             mine = tf.cast(mirrored.replica_id(), tf.float32)
-            own.assign(tf.fill([2], mine))
+            variable.assign(tf.fill([2], mine))
             mirrored.assign([shared], [mirrored.all_reduce(tf.fill([2], mine))])
-            return own.read_value()
+            return variable.read_value()
 
         return mirrored.local_results(mirrored.run(one))
 
     assert [v.numpy().tolist() for v in step()] == [[i, i] for i in range(N)]
-    assert [v.numpy().tolist() for v in mirrored.local_results(own)] == [[i, i] for i in range(N)]
+    assert [v.numpy().tolist() for v in mirrored.local_results(variable)] == [[i, i] for i in range(N)]
     assert [v.numpy().tolist() for v in mirrored.local_results(shared)] == [[6, 6]] * N
 
 
@@ -170,8 +170,8 @@ def test_consecutive_batches_go_to_consecutive_replicas(mirrored):
 
     data = iter(mirrored.dataset(make))
     for step in range(2):
-        got = [v.numpy().tolist() for v in mirrored.local_results(next(data))]
-        assert got == [[8 * step + 2 * i, 8 * step + 2 * i + 1] for i in range(N)]
+        actual = [v.numpy().tolist() for v in mirrored.local_results(next(data))]
+        assert actual == [[8 * step + 2 * i, 8 * step + 2 * i + 1] for i in range(N)]
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_single_is_the_identity_and_refuses_other_groups():
 
 def test_make():
     assert isinstance(backends.make(RunConfig()), Single)
-    made = backends.make(RunConfig(replicas="mirrored", num_replicas=2))
-    assert isinstance(made, Mirrored) and made.num_replicas == 2
+    replicas = backends.make(RunConfig(replicas="mirrored", num_replicas=2))
+    assert isinstance(replicas, Mirrored) and replicas.num_replicas == 2
     with pytest.raises(UserError, match=r"num_replicas=2.*single.*mirrored"):
         backends.make(RunConfig(num_replicas=2))
     with pytest.raises(UserError, match="TensorFlow already runs with 8 CPU devices"):

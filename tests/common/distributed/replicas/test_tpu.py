@@ -49,8 +49,8 @@ def built(call):
 )
 def test_one_operation_forward_and_one_backward_with_the_groups(name, kind, groups):
     expected = groups or [list(range(N))]
-    found = built(lambda x: getattr(Unconnected(), name)(x, groups=groups))
-    assert found == [(kind, expected)] * 2
+    operations = built(lambda x: getattr(Unconnected(), name)(x, groups=groups))
+    assert operations == [(kind, expected)] * 2
 
 
 def test_a_shift_permutes_within_groups():
@@ -115,8 +115,8 @@ def test_collectives_and_their_gradients_under_stand_ins(stand_ins, mirrored, gr
             zero = tf.UnconnectedGradients.ZERO  # A shift out of the group gives a constant.
             return y, tape.gradient(y, x, output_gradients=up, unconnected_gradients=zero)
 
-        got, gradient = reference.run(mirrored, with_gradient, values, upstream)
-        reference.check_linear(name, groups, options, values, got, upstream, gradient, reference.probes())
+        actual, gradient = reference.run(mirrored, with_gradient, values, upstream)
+        reference.check_linear(name, groups, options, values, actual, upstream, gradient, reference.probes())
 
 
 def test_without_a_tpu_it_says_so(monkeypatch):

@@ -14,10 +14,11 @@ def normal(shape, seed):
     return tf.constant(np.random.default_rng(seed).normal(size=shape))
 
 
-def close(got, want, message=""):
+def close(actual, expected, message=""):
     """Asserts equality to 1e-8 of the largest expected value."""
-    want = np.asarray(want)
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-8 * max(np.abs(want).max(), 1e-30), err_msg=message)
+    expected = np.asarray(expected)
+    atol = 1e-8 * max(np.abs(expected).max(), 1e-30)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol, err_msg=message)
 
 
 def whole_and_parts(k, network, images, weights, replicas):
@@ -49,8 +50,8 @@ def check(k, network, images, weights=(), replicas=None):
     """Compares the network on one device and on a mirrored group of k, or on `replicas`."""
     replicas = replicas or Mirrored(k)
     (outputs, gradients), actual = whole_and_parts(k, network, images, list(weights), replicas)
-    for number, (want, copies) in enumerate(zip(outputs, actual[0], strict=True)):
+    for number, (expected_gradient, copies) in enumerate(zip(outputs, actual[0], strict=True)):
         for copy in copies:
-            close(copy, want, f"output {number}")
-    for number, (want, got) in enumerate(zip(gradients, actual[1], strict=True)):
-        close(got, want, f"gradient {number}")
+            close(copy, expected_gradient, f"output {number}")
+    for number, (expected_gradient, gradient) in enumerate(zip(gradients, actual[1], strict=True)):
+        close(gradient, expected_gradient, f"gradient {number}")

@@ -45,10 +45,10 @@ def test_a_window_holds_the_rows_of_every_output_that_exists(height, k, size, st
     window, rows = Window.for_image(height, k, size, stride, top, bottom), rows_of(height, k)
     out_rows = rows_of(window.height, k)
     for position in range(k):
-        held = range(position * rows - window.above, (position + 1) * rows + window.below)
+        window_rows = range(position * rows - window.above, (position + 1) * rows + window.below)
         for row in range(position * out_rows, min((position + 1) * out_rows, window.height)):
             first = row * stride - top
-            assert first in held and first + size - 1 in held
+            assert first in window_rows and first + size - 1 in window_rows
     aligned = rows == out_rows * stride
     assert not aligned or (window.above, window.below) == (top, max(size - stride - top, 0))
 
@@ -93,7 +93,7 @@ def test_own_images(k):
 
     def network(spatial, x, weights):
         whole = spatial.leave_own(spatial.conv2d(x, weights[0], 2, "same"))
-        noise = spatial.own_images(normal([BATCH, 1, 1, FILTERS], 3))
+        noise = spatial.local_images(normal([BATCH, 1, 1, FILTERS], 3))
         return [spatial.all_images(tf.tanh(whole * noise), BATCH)]
 
     kernel = normal([3, 3, CHANNELS, FILTERS], 1)

@@ -61,10 +61,10 @@ def free_run(task=ImageTask, **changes):
     config.validate()
     loop = Programs(task(config), backends.make(config))
     loop.compile()
-    seen = run(loop)
-    losses = [x for e in seen if isinstance(e, events.Trained) for x in e.losses]
+    history = run(loop)
+    losses = [x for e in history if isinstance(e, events.Trained) for x in e.losses]
     weights = [loop.replicas.local_results(v)[0].numpy() for v in loop.state.model.trainable_variables]
-    return losses, [e.value for e in seen if isinstance(e, events.Evaluated)], weights
+    return losses, [e.value for e in history if isinstance(e, events.Evaluated)], weights
 
 
 @pytest.mark.parametrize("replicas, k, accumulation", [(4, 4, 1), (4, 2, 1), (2, 2, 2)])
@@ -75,8 +75,8 @@ def test_a_run_is_that_of_one_device(replicas, k, accumulation):
     other = free_run(replicas="mirrored", num_replicas=replicas, partitions=k, **changes)
     np.testing.assert_allclose(other[0], losses, rtol=1e-8)
     assert other[1] == qualities and len(qualities) == 3
-    for got, want in zip(other[2], weights, strict=True):
-        close(got, want)
+    for actual, expected in zip(other[2], weights, strict=True):
+        close(actual, expected)
 
 
 def test_terms_over_replicas_are_averaged_over_groups():
@@ -85,8 +85,8 @@ def test_terms_over_replicas_are_averaged_over_groups():
     losses, _, weights = free_run(num_replicas=2, **changes)
     other_losses, _, others = free_run(num_replicas=4, partitions=2, **changes)
     np.testing.assert_allclose(other_losses, losses, rtol=1e-8)
-    for got, want in zip(others, weights, strict=True):
-        close(got, want)
+    for actual, expected in zip(others, weights, strict=True):
+        close(actual, expected)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,6 @@ def test_a_group_gets_the_same_batches(num_replicas, num_processes, k, expected)
         return tf.data.Dataset.range(10 * shard.index, 10 * shard.index + 3).map(lambda i: {"x": i})
 
     shared = shared_input(make, k, backend)
-    for index, wanted in enumerate(expected):
+    for index, indices in enumerate(expected):
         batches = shared(Shard(index, num_processes)).as_numpy_iterator()
-        assert [int(b["x"]) for b in batches] == wanted
+        assert [int(b["x"]) for b in batches] == indices

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from common.config.clock import Clock
 from common.config.optimizer import Sgd
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.distributed import replicas as backends
 from common.distributed.replicas.mirrored import Mirrored
@@ -96,7 +96,7 @@ def resnet_config(replicas, k, **changes):
         image_size=40,  # 20, 10, 5, 3 and 2 rows
         global_batch_size=4,
         eval_batch_size=4,
-        zero_init_last_gamma=False,
+        implementation="tensorflow2",
         optimizer=Sgd(base_learning_rate=1.0, momentum=0.9),
         replicas="single" if replicas == 1 else "mirrored",
         num_replicas=replicas,
@@ -127,7 +127,7 @@ def resnet_step(config, replicas, weights=None):
     parts = tf.data.Dataset.from_tensor_slices(batch).batch(config.micro_batch_size)
     make = shared_input(lambda s: parts.shard(s.count, s.index).repeat(), config.partitions, replicas)
     batches = iter(replicas.dataset(make))
-    step = make_train_step(task, state, Clock.of(config))
+    step = make_train_step(task, state, RunLength.of(config))
     loss = replicas.sum(replicas.run(step, (next(batches), tf.constant(100, tf.int64))))
     # The first momentum is rate times gradient.
     slots = [replicas.local_results(slot["momentum"])[0].numpy() for slot in state.update.slots]
@@ -153,8 +153,8 @@ def check_resnet(config):
     weights, gradients, loss, sums = whole_resnet_step()
     _, others, other_loss, other_sums = resnet_step(config, replicas, weights)
     assert other_loss == pytest.approx(loss, rel=1e-8)
-    for number, (want, got) in enumerate(zip(gradients, others, strict=True)):
-        assert np.linalg.norm(got - want) <= 1e-8 * np.linalg.norm(want), number
+    for number, (gradient, other) in enumerate(zip(gradients, others, strict=True)):
+        assert np.linalg.norm(other - gradient) <= 1e-8 * np.linalg.norm(gradient), number
     assert other_sums["seen"] == sums["seen"] == 3
     assert other_sums["correct"] == sums["correct"]
 

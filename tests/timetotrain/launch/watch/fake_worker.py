@@ -13,6 +13,7 @@ import tempfile
 import time
 
 from common.distributed import heartbeat
+from timetotrain.launch.watch.signals import caught
 
 STEP_SECONDS = 0.05
 
@@ -49,12 +50,17 @@ def fail(how: str) -> None:
     elif how.startswith("error: "):
         heartbeat.send(error=how.removeprefix("error: "))
         sys.exit(2)
+    elif how.startswith("aborted error: "):  # A library aborts the process before it ends.
+        heartbeat.send(error=how.removeprefix("aborted error: "), code=2)
+        fail("abort")
     elif how == "lost":  # As the guard ends a process whose peer erred.
         heartbeat.send(lost="rank 1 computed wrong")
         sys.exit(75)
     elif how == "leave a file, and be killed":
         pathlib.Path(tempfile.gettempdir(), "left").touch()
         fail("kill")
+    elif how == "sleep":
+        time.sleep(1000)
     elif how.startswith("exit "):
         os._exit(int(how.removeprefix("exit ")))
     elif how == "raise":
@@ -86,17 +92,18 @@ def main() -> int:
     """Takes 40 steps, or stops on a signal; each process stops by itself, whereas the processes of a run agree."""
     orders = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     stubborn = orders.get("stubborn", False)
-    told = []
+    signals = []
+    fail(orders.get(f"{rank()} imports", ""))
     heartbeat.start()
 
     def stop(number: int, _: object) -> None:
-        told.append(number)
+        signals.append(number)
         if orders.get("initializes"):  # As a run that a signal ends before its loop.
             heartbeat.send(error="SIGTERM during initialization")
             os._exit(143)
         heartbeat.send(signal=signal.Signals(number).name)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in caught():
         signal.signal(number, stop)
     if "log" in orders and rank() == 0:
         log(pathlib.Path(orders["log"]))
@@ -110,18 +117,22 @@ def main() -> int:
                 orders = {k: v for k, v in orders.items() if not k.isdecimal()}
     fail(orders.get(f"{rank()} begins", ""))
     heartbeat.phase("trains")
-    own = {"input": 0.0, "step": 0.0}
+    seconds = {"input": 0.0, "step": 0.0}
     for step in range(int(orders.get("steps", 40))):
         time.sleep(STEP_SECONDS)
-        for part in own:
-            own[part] += orders.get(part, {}).get(str(rank()), 0.01)
-        heartbeat.at_step(step + 1, dict(own))
+        for part in seconds:
+            seconds[part] += orders.get(part, {}).get(str(rank()), 0.01)
+        heartbeat.at_step(step + 1, dict(seconds))
         if step == 5:
+            if "meet" in orders:  # All faults happen at once, however far apart the processes begin.
+                pathlib.Path(orders["meet"], str(rank())).touch()
+                while len(os.listdir(orders["meet"])) < sum(map(str.isdecimal, orders)):
+                    time.sleep(0.01)
             fail(orders.get(str(rank()), ""))
             time.sleep(orders.get("long", 0))  # The rest of a long step.
-        if told and not stubborn:
-            heartbeat.send(result=128 + told[0])
-            return 128 + told[0]
+        if signals and not stubborn:
+            heartbeat.send(result=128 + signals[0])
+            return 128 + signals[0]
     print(f"rank {rank()} done")
     heartbeat.send(result=orders.get("result", 0))
     return orders.get("result", 0)

@@ -26,7 +26,7 @@ class Difference(NamedTuple):
 
     key: str
     expected: str
-    found: object
+    actual: object
 
 
 class Plan(NamedTuple):
@@ -131,15 +131,15 @@ def off_schedule(row: dict, values: Mapping[str, object], places: Sequence[float
     plans = [plan for one in (row, *row.get("or", ())) if (plan := _plan(row, one, values, places))]
     if not places or not plans or len(places) > _MAX_PLACES:
         return None
-    judged = [(plan, *_deviations(row, plan, places)) for plan in plans]
-    plan, extra, missing = min(judged, key=lambda one: len(one[1]) + len(one[2]))
+    deviations = [(plan, *_deviations(row, plan, places)) for plan in plans]
+    plan, extra, missing = min(deviations, key=lambda one: len(one[1]) + len(one[2]))
     if not extra and not missing:
         return None
     unit = row["unit"]
-    asked = f"an evaluation every {plain(plan.every)} {unit}, the first at {plain(plan.first)}"
+    expected = f"an evaluation every {plain(plan.every)} {unit}, the first at {plain(plan.first)}"
     parts = [f"none at {_listed(missing)}"] if missing else []
     parts += [f"also at {_listed(extra)}"] if extra else []
-    return asked, "; ".join(parts)
+    return expected, "; ".join(parts)
 
 
 def _plan(row: dict, one: dict, values: Mapping[str, object], places: Sequence[float]) -> Plan | None:
@@ -155,17 +155,17 @@ def _plan(row: dict, one: dict, values: Mapping[str, object], places: Sequence[f
 
 def _deviations(row: dict, plan: Plan, places: Sequence[float]) -> tuple[list[float], list[float]]:
     """Returns (evaluations that the schedule has no place for, places up to the last without an evaluation)."""
-    (first, every), extra, met = plan, [], set()
+    (first, every), extra, numbers = plan, [], set()
     for place in places:
         number = round((place - first) / every)
         if number < 0 or abs(place - first - number * every) > row.get("within", _WITHIN) * every:
             extra.append(place)
         else:
-            met.add(number)
+            numbers.add(number)
     last = 0 if row.get("sparse") else min(round((places[-1] - first) / every), _MAX_PLACES)
-    return extra, [first + n * every for n in range(last) if n not in met]
+    return extra, [first + n * every for n in range(last) if n not in numbers]
 
 
 def _listed(places: Sequence[float]) -> str:
-    shown = ", ".join(plain(round(place, 4)) for place in places[:_SHOWN])
-    return shown + (f", ... ({len(places)} in all)" if len(places) > _SHOWN else "")
+    examples = ", ".join(plain(round(place, 4)) for place in places[:_SHOWN])
+    return examples + (f", ... ({len(places)} in all)" if len(places) > _SHOWN else "")

@@ -66,7 +66,7 @@ class WeightShard:
             for row, shape in zip(rows, self.shapes, strict=True)
         ]
 
-    def own(self, weights: Sequence[tf.Variable], part: tf.Tensor | int, replicas: Replicas) -> tf.Tensor:
+    def part_of(self, weights: Sequence[tf.Variable], part: tf.Tensor | int, replicas: Replicas) -> tf.Tensor:
         """Inside `run`: returns part number `part` of the members."""
         slices = []
         for i, length in zip(self.members, self.widths, strict=True):

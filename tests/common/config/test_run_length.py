@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.config.clock import Clock
+from common.config.run_length import RunLength
 from common.config.schema import RunConfig
 from common.errors import UserError
 from resnet.presets import PRESETS
@@ -40,7 +40,7 @@ def configs(draw):
 
 def clock_of(config):
     try:
-        return Clock.of(config)
+        return RunLength.of(config)
     except UserError as error:
         assert "train_epochs" in str(error)
         return None
@@ -48,12 +48,12 @@ def clock_of(config):
 
 @given(configs())
 def test_blocks_partition_the_steps_and_their_epochs_increase(config):
-    clock = clock_of(config)
-    if clock is None:
+    run_length = clock_of(config)
+    if run_length is None:
         return
-    blocks = list(clock.blocks())
+    blocks = list(run_length.intervals())
     assert [step for b in blocks for step in range(b.first_step, b.end_step)] == list(
-        range(clock.train_steps)
+        range(run_length.train_steps)
     )
     assert [b.index for b in blocks] == list(range(len(blocks)))
     assert all(b.num_steps > 0 and b.epoch_count > 0 for b in blocks)
@@ -63,13 +63,15 @@ def test_blocks_partition_the_steps_and_their_epochs_increase(config):
 
 @given(configs(), st.data())
 def test_a_run_resumed_at_any_step_runs_the_remaining_steps(config, data):
-    clock = clock_of(config)
-    if clock is None:
+    run_length = clock_of(config)
+    if run_length is None:
         return
-    start = data.draw(st.integers(0, clock.train_steps))
-    rest = list(clock.blocks(start))
-    assert [s for b in rest for s in range(b.first_step, b.end_step)] == list(range(start, clock.train_steps))
-    whole = {b.index: b for b in clock.blocks()}
+    start = data.draw(st.integers(0, run_length.train_steps))
+    rest = list(run_length.intervals(start))
+    assert [s for b in rest for s in range(b.first_step, b.end_step)] == list(
+        range(start, run_length.train_steps)
+    )
+    whole = {b.index: b for b in run_length.intervals()}
     for block in rest:
         same = whole[block.index]
         assert (block.end_step, block.first_epoch, block.last_epoch) == (
@@ -81,82 +83,63 @@ def test_a_run_resumed_at_any_step_runs_the_remaining_steps(config, data):
 
 @given(configs(), st.data())
 def test_a_run_stopped_before_an_evaluation_resumes_with_it(config, data):
-    clock = clock_of(config)
-    if clock is None:
+    run_length = clock_of(config)
+    if run_length is None:
         return
-    block = data.draw(st.sampled_from(list(clock.blocks())[:50]))
-    first, *rest = clock.blocks(block.end_step, evaluated=False)
+    block = data.draw(st.sampled_from(list(run_length.intervals())[:50]))
+    first, *rest = run_length.intervals(block.end_step, evaluated=False)
     assert (first.index, first.num_steps, first.end_step) == (block.index, 0, block.end_step)
-    assert rest == list(clock.blocks(block.end_step))
+    assert rest == list(run_length.intervals(block.end_step))
 
 
 def test_nothing_waits_for_an_evaluation_at_the_start_or_inside_a_block():
-    clock = Clock.of(PRESETS["tpu-v3-2048"])
-    assert list(clock.blocks(0, evaluated=False)) == list(clock.blocks())
-    assert list(clock.blocks(5, evaluated=False)) == list(clock.blocks(5))
+    run_length = RunLength.of(PRESETS["tpu-v3-2048"])
+    assert list(run_length.intervals(0, evaluated=False)) == list(run_length.intervals())
+    assert list(run_length.intervals(5, evaluated=False)) == list(run_length.intervals(5))
 
 
 @given(configs())
 def test_evaluation_pads_less_than_a_batch(config):
-    clock = clock_of(config)
-    if clock is None:
+    run_length = clock_of(config)
+    if run_length is None:
         return
-    padded = clock.eval_steps * config.eval_batch_size
+    padded = run_length.eval_steps * config.eval_batch_size
     assert 0 <= padded - config.num_eval_examples < config.eval_batch_size
 
 
 @given(configs())
 def test_whole_steps_per_epoch_follow_the_configured_rounding(config):
-    clock = clock_of(config)
-    if clock is None:
+    run_length = clock_of(config)
+    if run_length is None:
         return
     exact = Fraction(config.num_train_examples, config.global_batch_size)
     rounded = math.floor(exact) if config.steps_per_epoch_rounding == "floor" else math.ceil(exact)
-    assert clock.whole_steps_per_epoch == max(1, rounded)
+    assert run_length.whole_steps_per_epoch == max(1, rounded)
 
 
-# Steps, steps between evaluations, and epochs of the evaluations in the published logs (docs/sources.md, mlperf 1.1).
+# Steps, steps between evaluations and epochs of the published logs (docs/sources.md, mlperf 1.1).
 @pytest.mark.parametrize(
-    "name, steps, per_block, evaluations",
-    [("tpu-v3-32", 22536, 1252, 18), ("tpu-v3-2048", 2983, 157, 19), ("tpu-v3-8192", 1738, 79, 22)],
+    "name, steps, per_block, epochs",
+    [("tpu-v3-32", 22536, 1252, 72), ("tpu-v3-2048", 2983, 157, 76), ("tpu-v3-8192", 1738, 79, 88)],
 )
-def test_published_steps(name, steps, per_block, evaluations):
-    clock = Clock.of(PRESETS[name])
-    blocks = list(clock.blocks())
-    assert (clock.train_steps, len(blocks)) == (steps, evaluations)
-    assert {b.num_steps for b in blocks} == {per_block}
-    assert [b.last_epoch for b in blocks] == [4 * (i + 1) for i in range(evaluations)]
-    assert {b.epoch_count for b in blocks} == {4}
-
-
-@pytest.mark.parametrize(
-    "name, steps, per_block",
-    [("tpu-v3-32", 22536, 1252), ("tpu-v3-2048", 2983, 157), ("tpu-v3-8192", 1738, 79)],
-)
-def test_published_steps_follow_from_the_epochs(name, steps, per_block):
-    """72, 76 and 88 epochs and an evaluation every 4, rounded up, give the numbers that the presets state."""
-    epochs = {22536: 72, 2983: 76, 1738: 88}[steps]
+def test_published_steps(name, steps, per_block, epochs):
+    """The epochs and an evaluation every 4, rounded up, give the numbers that the presets state."""
+    run_length = RunLength.of(PRESETS[name])
+    assert run_length.train_steps == steps and {b.num_steps for b in run_length.intervals()} == {per_block}
     config = replace(PRESETS[name], train_steps=0, steps_per_block=0, train_epochs=float(epochs))
-    clock = Clock.of(config)
-    assert clock.steps_per_block == per_block
+    rounded = RunLength.of(config)
+    assert rounded.steps_per_block == per_block
     # Rounding each block up gives 4 to 19 steps more than rounding the whole run up.
-    blocks = list(clock.blocks())
-    assert len(blocks) == epochs // 4 and [b.last_epoch for b in blocks] == list(range(4, epochs + 1, 4))
-    assert 0 <= steps - clock.train_steps < len(blocks)
+    assert 0 <= steps - rounded.train_steps < epochs // 4
+    for blocks in (list(run_length.intervals()), list(rounded.intervals())):
+        assert [b.last_epoch for b in blocks] == list(range(4, epochs + 1, 4))
+        assert {b.epoch_count for b in blocks} == {4}
 
 
 def test_cpu_tiny_blocks():
-    clock = Clock.of(PRESETS["cpu-tiny"])
-    assert clock.steps_per_epoch == 62.5 and clock.eval_steps == 16
-    assert [b.last_epoch for b in clock.blocks()] == [2, 4, 6, 8, 10, 12]
-
-
-def test_no_examples_and_no_steps_are_errors():
-    with pytest.raises(UserError, match=r"config\.num_train_examples=0"):
-        Clock.of(Config())
-    config = Config(num_train_examples=10, num_eval_examples=1, train_epochs=0.0)
-    with pytest.raises(UserError, match=r"config\.train_epochs=0.0"):
-        Clock.of(config)
+    run_length = RunLength.of(PRESETS["cpu-tiny"])
+    assert run_length.steps_per_epoch == 62.5 and run_length.eval_steps == 16
+    assert [b.last_epoch for b in run_length.intervals()] == [2, 4, 6, 8, 10, 12]
 
 
 def test_the_first_block_may_be_longer_than_the_others():
@@ -168,8 +151,8 @@ def test_the_first_block_may_be_longer_than_the_others():
         train_epochs=9.0,
         eval_epochs=(5.0,),
     )
-    assert [block.num_steps for block in Clock.of(config).blocks()] == [50, 10, 10, 10, 10]
-    blocks = Clock.of(replace(config, eval_epochs=(1.75,), steps_per_block=20)).blocks()
+    assert [block.num_steps for block in RunLength.of(config).intervals()] == [50, 10, 10, 10, 10]
+    blocks = RunLength.of(replace(config, eval_epochs=(1.75,), steps_per_block=20)).intervals()
     assert [block.num_steps for block in blocks] == [35, 20, 20, 15]
 
 
@@ -180,13 +163,13 @@ def test_the_first_evaluations_may_stand_at_any_epochs():
         eval_epochs=(40.0, 50.0), epochs_per_block=5.0,
     )  # fmt: skip
     epochs = [40, 50, 55, 60, 65]
-    by_epochs = list(Clock.of(config).blocks())
+    by_epochs = list(RunLength.of(config).intervals())
     assert [block.last_epoch for block in by_epochs] == epochs
     assert [block.end_step for block in by_epochs] == [4621, 5776, 6354, 6932, 7509]
-    by_steps = list(Clock.of(replace(config, steps_per_block=578, train_steps=13 * 578)).blocks())
+    by_steps = list(RunLength.of(replace(config, steps_per_block=578, train_steps=13 * 578)).intervals())
     assert [block.last_epoch for block in by_steps] == epochs
     assert [block.end_step // 578 for block in by_steps] == [8, 10, 11, 12, 13]
-    resumed = list(Clock.of(config).blocks(start_step=4700))
+    resumed = list(RunLength.of(config).intervals(start_step=4700))
     assert [(b.first_step, b.end_step, b.first_epoch, b.last_epoch) for b in resumed[:1]] == [
         (4700, 5776, 41, 50)
     ]
@@ -218,4 +201,4 @@ def test_epochs_are_the_simple_fraction_that_their_number_stands_for(epochs, rou
         train_epochs=epochs,
         steps_per_epoch_rounding=rounding,
     )
-    assert Clock.of(config).train_steps == steps
+    assert RunLength.of(config).train_steps == steps

@@ -16,15 +16,14 @@ from compliance.log.find_round import NAMED
 from compliance.submission import tree_params, tree_runs
 from compliance.submission.runs import Run
 from compliance.submission.scaling import factor
-from compliance.submission.verdict import ResultFolder, Submission
+from compliance.submission.verdict import ResultFolder
 from compliance.verdict import GO, NO_GO, Verdict
 
 STALE_MINUTES = 60.0  # a log without run_stop that nobody has written to for so long has ended
 # These findings of `check` are about the runs so far; `answer` judges them again, with the runs that are still to come.
 _AGAIN = frozenset({"tree.run-count", "tree.score", "tree.rcp"})
-_SETTLED = (
-    5.0  # seconds after the last line, until which a log may get the lines that some write behind run_stop
-)
+# Seconds after the last line, until which a log may get the lines that some write behind run_stop.
+_SETTLED = 5.0
 # Errors that a person can mend until the upload, without another run.
 _MENDABLE = (
     "system.",
@@ -39,7 +38,7 @@ _MENDABLE = (
 _YET = ("eval_accuracy.target", "eval_accuracy.twice", "aggregated_eval_accuracy.")
 
 
-class Whole(NamedTuple):
+class TreeAnswer(NamedTuple):
     """The answer for a tree: `answers` for its folders of runs, and what they give together."""
 
     answer: str
@@ -50,12 +49,14 @@ class Whole(NamedTuple):
     @property
     def line(self) -> str:
         """Returns the answer in one line."""
-        told = self.answer == OPEN and self.probability is not None
-        chance = f" (probability {self.probability:.2f})" if told else ""
+        has_chance = self.answer == OPEN and self.probability is not None
+        chance = f" (probability {self.probability:.2f})" if has_chance else ""
         return Verdict(self.answer + chance, self.reasons).line
 
 
-def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STALE_MINUTES) -> Whole:
+def answer_tree(
+    outcome: Outcome, now: float | None = None, stale_minutes: float = STALE_MINUTES
+) -> TreeAnswer:
     """Answers for a checked tree.
 
     Args:
@@ -65,7 +66,7 @@ def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STA
         the log has to go.
     """
     clock = (time.time() if now is None else now), stale_minutes
-    folders = list(folders_of(outcome.submissions, outcome.logs, clock))
+    folders = list(folders_of(outcome, clock))
     errors = [one for one in outcome.findings if one.severity == ERROR]
     for _, folder, logs, *_ in folders:
         errors = _of_runs_so_far(errors, folder, logs)
@@ -74,37 +75,35 @@ def whole(outcome: Outcome, now: float | None = None, stale_minutes: float = STA
 
 def _of_runs_so_far(errors: list[Finding], folder: ResultFolder, logs: Sequence[Log]) -> list[Finding]:
     """Returns the errors without those about a folder of runs that logs under way may yet mend."""
-    going = {str(log.run.path) for log in logs if not log.ended}
+    paths = {str(log.run.path) for log in logs if not log.ended}
     place = str(folder.path)
     if not any(log.ended or log.run.started is not None for log in logs):
         return [
-            one for one in errors if one.path != place and one.path not in going
+            one for one in errors if one.path != place and one.path not in paths
         ]  # not even the round is known
-    cut = {path for path in going if not ends_a_line(path)}
-    kept = [one for one in errors if (one.path, one.rule) != (place, "tree.seed")]
+    partial = {path for path in paths if not ends_a_line(path)}
+    remaining = [one for one in errors if (one.path, one.rule) != (place, "tree.seed")]
     # A log under way may yet name its benchmark, and end its last line.
-    yet = [one for one in kept if one.rule == "tree.stock" and one.path in (cut if one.line else going)]
-    kept = [one for one in kept if one not in yet]
-    if len(kept) < len(errors):
+    stock = [
+        one for one in remaining if one.rule == "tree.stock" and one.path in (partial if one.line else paths)
+    ]
+    remaining = [one for one in remaining if one not in stock]
+    if len(remaining) < len(errors):
         runs = [log.run for log in logs if not log.dead and (log.ended or log.run.seeds or log.run.bad_seeds)]
-        kept += tree_runs.seeds(folder.path, runs, ERROR)
-    return kept
+        remaining += tree_runs.seeds(folder.path, runs, ERROR)
+    return remaining
 
 
 def folders_of(
-    submissions: Sequence[Submission],
-    results: Sequence[LogResult],
-    clock: tuple[float, float],
+    outcome: Outcome, clock: tuple[float, float]
 ) -> Iterator[tuple[str, ResultFolder, list[Log], bool, float]]:
-    """Yields the arguments of `answer` for each folder of runs.
+    """Yields the arguments of `answer` for each folder of runs of a checked tree.
 
-    Args:
-      submissions, results: of a checked tree.
-      clock: the time in seconds since 1970, and the minutes after which a log without run_stop has ended.
+    `clock`: the time in seconds since 1970, and the minutes after which a log without run_stop has ended.
     """
-    logs = {result.path: result for result in results}
-    for submission in submissions:
-        org = f"{submission.path.name}/" if len(submissions) > 1 else ""
+    logs = {result.path: result for result in outcome.logs}
+    for submission in outcome.submissions:
+        org = f"{submission.path.name}/" if len(outcome.submissions) > 1 else ""
         for one in submission.folders:
             pairs = zip(one.paths, one.runs)
             of_runs = [_log(run, logs[path], clock) for path, run in pairs]
@@ -117,19 +116,21 @@ def _log(run: Run, result: LogResult, clock: tuple[float, float]) -> Log:
     modified = 0.0
     with suppress(OSError):
         modified = Path(result.path).stat().st_mtime
-    over = ended(run, modified, *clock)
+    has_ended = ended(run, modified, *clock)
     # What a log that still grows lacks, as a result that meets the target, may yet come; a broken line stays broken,
     # if it is whole. Before run_start the header is not complete, and the round may be another one.
-    known = run.started is not None or result.ruleset_reason == ASKED_FOR or NAMED in result.ruleset_reason
-    yet = _YET if ends_a_line(result.path) else (*_YET, "line-")
+    reason = result.ruleset_reason
+    has_round = run.started is not None or reason == ASKED_FOR or NAMED in reason
+    mendable = _YET if ends_a_line(result.path) else (*_YET, "line-")
     of_rules: dict[str, Finding] = {}
     settled, now = True, clock[0]
     for one in result.findings:
-        if one.severity == ERROR and over and not one.line and now - _SETTLED < modified <= now:
+        is_error = one.severity == ERROR
+        if is_error and has_ended and not one.line and now - _SETTLED < modified <= now:
             settled = False
-        elif one.severity == ERROR and (over or (one.line and known and not one.rule.startswith(yet))):
+        elif is_error and (has_ended or (one.line and has_round and not one.rule.startswith(mendable))):
             of_rules.setdefault(one.rule, one)
-    return Log(run, over, tuple(of_rules.values()), settled, dead(run, modified, *clock))
+    return Log(run, has_ended, tuple(of_rules.values()), settled, dead(run, modified, *clock))
 
 
 def ends_a_line(path: str) -> bool:
@@ -142,7 +143,7 @@ def ends_a_line(path: str) -> bool:
         return True
 
 
-def _together(outcome: Outcome, answers: list[Answer], errors: Sequence[Finding]) -> Whole:
+def _together(outcome: Outcome, answers: list[Answer], errors: Sequence[Finding]) -> TreeAnswer:
     reasons = [f"{one.name}: {reason}" for one in answers if one.answer == NO_GO for reason in one.reasons]
     missing = any(one.runs < one.needed for one in answers)
     of_logs = {(result.path, one.rule) for result in outcome.logs for one in result.findings}
@@ -152,20 +153,20 @@ def _together(outcome: Outcome, answers: list[Answer], errors: Sequence[Finding]
             mendable = missing and one.rule.startswith(_MENDABLE)
             (later if mendable else reasons).append(f"{Path(one.path).name}: {one.message}")
     if reasons:
-        return Whole(NO_GO, 0.0, tuple(dict.fromkeys(reasons)), _held(answers))
+        return TreeAnswer(NO_GO, 0.0, tuple(dict.fromkeys(reasons)), _hold_back(answers))
     chances = [one.probability for one in answers]
     probability = None if None in chances or not chances else math.prod(chances)
     waiting = [f"{one.name}: {reason}" for one in answers if one.answer == OPEN for reason in one.reasons]
     if waiting:
         before = [f"before the upload: {reason}" for reason in dict.fromkeys(later)]
-        return Whole(OPEN, probability, (*waiting, *before), tuple(answers))
+        return TreeAnswer(OPEN, probability, (*waiting, *before), tuple(answers))
     if not outcome.submissions or outcome.verdict.answer != GO:
         reasons = list(outcome.verdict.reasons) or ["the folder holds no submission"]
-        return Whole(outcome.verdict.answer, probability, tuple(reasons), _held(answers))
-    return Whole(GO, 1.0, (), tuple(answers))
+        return TreeAnswer(outcome.verdict.answer, probability, tuple(reasons), _hold_back(answers))
+    return TreeAnswer(GO, 1.0, (), tuple(answers))
 
 
-def _held(answers: Sequence[Answer]) -> tuple[Answer, ...]:
+def _hold_back(answers: Sequence[Answer]) -> tuple[Answer, ...]:
     """Returns the answers with none that says to submit a folder of a tree that is not a go."""
     wait = "these runs are fine; the tree is not, see the last line"
     return tuple(
@@ -174,20 +175,16 @@ def _held(answers: Sequence[Answer]) -> tuple[Answer, ...]:
     )
 
 
-def as_text(tree: Whole) -> str:
+def as_text(tree: TreeAnswer) -> str:
     """Formats an answer for people: a block for each folder, the answer for the tree on the last line."""
-    lines = [line for one in tree.answers for line in [*folder_lines(one), ""]]
+    lines: list[str] = []
+    for one in tree.answers:
+        lines += [f"{one.name}: {_in_short(one)}", *(f"  because {reason}" for reason in one.reasons)]
+        lines += [f"  next: {one.advice}", ""]
     return "\n".join(clean(line) for line in [*lines, tree.line])
 
 
-def folder_lines(one: Answer) -> list[str]:
-    """Returns the lines about one folder: answer, reasons, advice."""
-    lines = [f"{one.name}: {short(one)}"]
-    lines += [f"  because {reason}" for reason in one.reasons]
-    return [*lines, f"  next: {one.advice}"]
-
-
-def short(one: Answer) -> str:
+def _in_short(one: Answer) -> str:
     """Returns answer, runs, probability and factor in a few words."""
     text = f"{one.answer}, {one.runs} of {one.needed} runs" + (
         f", {one.under_way} under way" if one.under_way else ""
@@ -199,7 +196,7 @@ def short(one: Answer) -> str:
     return text
 
 
-def as_json(tree: Whole) -> str:
+def as_json(tree: TreeAnswer) -> str:
     """Formats an answer for programs."""
     folders = [one._asdict() | {"estimate": one.estimate and one.estimate._asdict()} for one in tree.answers]
     content = tree._asdict()

@@ -1,6 +1,6 @@
-"""Converts between examples, steps, epochs and blocks, and rounds them; measures no time. TensorFlow-free.
+"""Converts between examples, steps, epochs and evaluation intervals, and rounds them. TensorFlow-free.
 
-A *block* is the training between two evaluations plus the evaluation that ends it.
+An *evaluation interval* is the training between two evaluations plus the evaluation that ends it: a log's *block*.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from common.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Block:
+class Interval:
     """Training steps [first_step, first_step + num_steps) and the evaluation after them.
 
-    Epochs count from 1, as in the logs: the block trains epochs first_epoch .. last_epoch.
+    Epochs count from 1, as in the logs: the interval trains epochs first_epoch .. last_epoch.
     """
 
     index: int
@@ -38,7 +38,7 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True)
-class Clock:
+class RunLength:
     """Lengths of a run in steps and epochs, derived from its configuration.
 
     Attributes:
@@ -56,8 +56,8 @@ class Clock:
     rounding: str
 
     @classmethod
-    def of(cls, config: Any) -> Clock:
-        """Returns the clock of a configuration.
+    def of(cls, config: Any) -> RunLength:
+        """Returns the lengths of a configuration's run.
 
         Raises UserError if there are no training or evaluation examples, or the run is shorter than one step.
         """
@@ -107,11 +107,11 @@ class Clock:
         """Number of epochs that `step` steps complete, rounded to the nearest."""
         return round(fractions.Fraction(step * self.global_batch_size, self.num_examples))
 
-    def blocks(self, start_step: int = 0, evaluated: bool = True) -> Iterator[Block]:
-        """Yields the remaining blocks of a run after `start_step` steps; the first one may be a partial block.
+    def intervals(self, start_step: int = 0, evaluated: bool = True) -> Iterator[Interval]:
+        """Yields the remaining intervals of a run after `start_step` steps; the first may be a part of one.
 
-        `evaluated` says whether the evaluation after those steps is done. If it is not, and those steps end a block,
-        that block comes first, with 0 steps.
+        `evaluated` says whether the evaluation after those steps is done. If it is not, and those steps end an
+        interval, that interval comes first, with 0 steps.
         """
         first, index, previous_epoch = 0, 0, 0
         for planned, epochs in self._evaluations():
@@ -120,14 +120,14 @@ class Clock:
             end = min(planned, self.train_steps)
             if end <= first:  # `eval_epochs` lists epochs less than a step apart.
                 continue
-            # A whole block counts as its configured epochs, although its steps are rounded (79 steps of 65,536 images
-            # are 4.04 epochs).
+            # A whole interval counts as its configured epochs, although its steps are rounded: 79 steps of 65,536
+            # images are 4.04 epochs.
             last_epoch = round(epochs) if end == planned else self.epoch_number(end)
-            # Logged epochs must increase, so every block counts at least one epoch, even if it is shorter than half.
+            # Logged epochs must increase, so every interval counts at least one epoch, even one shorter than half.
             last_epoch = max(last_epoch, previous_epoch + 1)
             if end > start_step or (end == start_step and not evaluated):
                 begin = max(first, start_step)
-                yield Block(index, begin, end - begin, previous_epoch + 1, last_epoch)
+                yield Interval(index, begin, end - begin, previous_epoch + 1, last_epoch)
             first, index, previous_epoch = end, index + 1, last_epoch
 
     def _evaluations(self) -> Iterator[tuple[int, float]]:

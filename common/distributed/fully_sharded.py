@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from common.distributed.replicas.base import Replicas, linear
+from common.distributed.shard_layout import WeightShard
 from common.distributed.sharded_update import ShardedUpdate
-from common.distributed.weight_shards import WeightShard
 
 _SHAPE = "whole_shape"  # A part's attribute: the shape of the whole weight.
 
@@ -89,8 +89,8 @@ def write(replicas: Replicas, variable: tf.Variable, value: np.ndarray) -> None:
     values = [value] * len(copies)
     if is_sharded(variable):
         values = _cut(value, replicas.num_replicas)[replicas.process_index * len(copies) :]
-    for copy, own in zip(copies, values):
-        copy.assign(own)
+    for copy, part in zip(copies, values):
+        copy.assign(part)
 
 
 def _cut(whole: np.ndarray, replicas: int) -> np.ndarray:
@@ -117,7 +117,7 @@ class ShardedWeightsUpdate(ShardedUpdate):
     def _scattered(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(gradients)
 
-    def _own_weights(self) -> list[tf.Tensor]:
+    def _local_weights(self) -> list[tf.Tensor]:
         return [weight.read_value() for weight in self._weights]
 
     def _gathered(self, new: Sequence[tf.Tensor]) -> list[tf.Tensor]:
