@@ -24,11 +24,15 @@ from typing import Any
 
 import pytest
 
+from common.distributed.replicas import multiworker, pjrt_client
 from timetotrain.launch import local, plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 # Time for the other processes to learn from their backend that one has failed, before they are killed.
 GRACE_SECONDS = 20
+# A machine that other work stops for 20 s, the program's own limit, has lost no process.
+_HEARTBEAT_SECONDS = 240
+_SHOWN = 4000  # Characters of a process's output that a report shows from its start, and from its end.
 
 
 class Results(Mapping):
@@ -156,7 +160,9 @@ def _report(path: pathlib.Path, codes: Sequence[int], timeout: float | None) -> 
     lines = [f"killed after {timeout} s"] if timeout else []
     for i, code in enumerate(codes):
         output = (path / f"output{i}").read_text(errors="replace")
-        lines.append(f"--- process {i}, exit status {code} ---\n{output[-4000:]}")
+        if len(output) > 2 * _SHOWN:  # C++ says why it aborts before the stacks, Python after them.
+            output = f"{output[:_SHOWN]}\n[...]\n{output[-_SHOWN:]}"
+        lines.append(f"--- process {i}, exit status {code} ---\n{output}")
     return "\n".join(lines)
 
 
@@ -166,6 +172,7 @@ def _report(path: pathlib.Path, codes: Sequence[int], timeout: float | None) -> 
 def _main(path: pathlib.Path, index: int) -> int:
     # It has a session of its own, so that a signal to the test's process group does not end it.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG of <linux/prctl.h>.
+    multiworker.HEARTBEAT_SECONDS = pjrt_client._HEARTBEAT_SECONDS = _HEARTBEAT_SECONDS
     calls = pickle.loads((path / "calls").read_bytes())
     status = 0
     with open(path / f"result{index}", "wb") as file:
