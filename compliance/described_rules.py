@@ -83,7 +83,7 @@ def sections_of(
     for word, value, choices in (("division", division, rules.DIVISIONS), ("benchmark", benchmark, names)):
         if value not in choices:
             raise UserError(f"ruleset {ruleset} has no {word} {value!r}; {hint((value,), choices)}")
-    name = rules.benchmark_section(ruleset, division, benchmark)
+    name = rules.section_name(ruleset, division, benchmark)
     if name not in rules.names(ruleset):
         reason = f"ruleset {ruleset} names {benchmark} and has no rules for it"
         raise UserError(f"{reason}; name an earlier --ruleset")

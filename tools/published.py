@@ -153,7 +153,7 @@ def settings(root: Path, left_out: Counter) -> Iterator[tuple[str, ...]]:
             if run is None or not run.complies or run.header.get("submission_division") != "closed":
                 left_out["no complying first run"] += 1
                 continue
-            for key, spec in rules.metric(ruleset, run.benchmark).get("keys", {}).items():
+            for key, spec in rules.benchmark_section(ruleset, run.benchmark).get("keys", {}).items():
                 value = number(run.settings.get(key))
                 if value is not None and "equal" not in spec.get("value", {}):
                     by_setting.setdefault((run.benchmark, run.batch, key), []).append(value)

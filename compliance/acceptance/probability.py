@@ -14,8 +14,8 @@ posterior predictive is close to a Student t. If the logs tell how far apart eva
 evaluation. The olympic mean of known and drawn runs is compared with the least accepted one. Every call uses the same
 random numbers, so the same logs give the same answer.
 
-The constants were chosen for their Brier score on published folders of rounds 1.0 to 4.1 (`--fit` of
-lab/bench/accept_calibration.py in commit 69df4229). Rounds from 5.0 on took no part.
+The constants were chosen for their Brier score on published folders of rounds 1.0 to 4.1. Rounds from 5.0 on took no
+part.
 """
 
 import math

@@ -123,7 +123,7 @@ class StreamChecker:
         if benchmark is None or (division is None and rules.has_divisions(self.ruleset)):
             return []
         self.benchmark, self.division = benchmark, division
-        name = rules.benchmark_section(self.ruleset, division, benchmark)
+        name = rules.section_name(self.ruleset, division, benchmark)
         self._checked = True
         if name not in rules.names(self.ruleset):
             expected = "a benchmark with rules in this division"

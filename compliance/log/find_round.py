@@ -144,7 +144,7 @@ def _of(rounds: list[str]) -> str:
 @cache
 def required(ruleset: str, division: str, benchmark: str) -> frozenset[str]:
     """Returns the keys that a benchmark's log must have, except those that depend on another key's value."""
-    files = ["common", f"{division}/common", rules.benchmark_section(ruleset, division, benchmark)]
+    files = ["common", f"{division}/common", rules.section_name(ruleset, division, benchmark)]
     sections = [rules.load(ruleset, name)["keys"] for name in files if name in rules.names(ruleset)]
     specs = {key: spec for keys in sections for key, spec in keys.items()}
     needed = frozenset(key for key, spec in specs.items() if spec.get("occurs", "optional") != "optional")

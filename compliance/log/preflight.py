@@ -32,7 +32,7 @@ def progress_unit(ruleset: str, division: str, benchmark: str) -> str:
 
     Raises UserError if the round has no rules for the benchmark.
     """
-    section = rules.benchmark_section(ruleset, division, benchmark)
+    section = rules.section_name(ruleset, division, benchmark)
     if section not in rules.names(ruleset):
         reason = f"ruleset {ruleset} has no {division} rules for {benchmark!r}"
         raise UserError(f"{reason}; name another --ruleset")
@@ -54,6 +54,6 @@ def missing_keys(ruleset: str, division: str, benchmark: str, logged: Collection
 
 def evaluations_needed(ruleset: str, division: str, benchmark: str, key: str) -> int:
     """Returns how many records of a key the round's rules ask for, at least 1."""
-    section = rules.load(ruleset, rules.benchmark_section(ruleset, division, benchmark))
+    section = rules.load(ruleset, rules.section_name(ruleset, division, benchmark))
     occurs = section["keys"].get(key, {}).get("occurs")
     return occurs["at_least"] if isinstance(occurs, dict) else 1

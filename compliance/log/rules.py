@@ -95,35 +95,35 @@ def has_divisions(ruleset: str) -> bool:
     return not any(name.startswith("any/") for name in names(ruleset))
 
 
-def benchmark_section(ruleset: str, division: str | None, benchmark: str) -> str:
+def section_name(ruleset: str, division: str | None, benchmark: str) -> str:
     """Returns the name of a benchmark's section; `load` raises if the section does not exist."""
     return f"{division if has_divisions(ruleset) else 'any'}/{benchmark}"
 
 
 def has_rules(ruleset: str, benchmark: str, division: str = "closed") -> bool:
     """Whether a round has a section for a benchmark; some rounds name benchmarks that they have no section for."""
-    return benchmark_section(ruleset, division, benchmark) in names(ruleset)
+    return section_name(ruleset, division, benchmark) in names(ruleset)
 
 
 def optimizers(ruleset: str, benchmark: str) -> tuple[str, ...]:
     """Returns the optimizers that a closed log of a benchmark may name; () if the round's rules name none."""
-    value = metric(ruleset, benchmark).get("keys", {}).get("opt_name", {}).get("value", {})
+    value = benchmark_section(ruleset, benchmark).get("keys", {}).get("opt_name", {}).get("value", {})
     return tuple(value.get("in") or ([value["equal"]] if "equal" in value else []))
 
 
-def metric(ruleset: str, benchmark: str) -> dict:
-    """Returns a benchmark's section, for the fields that all divisions share (runs, samples, target); {} if unknown."""
-    name = benchmark_section(ruleset, "closed", benchmark)
+def benchmark_section(ruleset: str, benchmark: str) -> dict:
+    """Returns a benchmark's closed section; its runs, samples and target hold for both divisions. {} if unknown."""
+    name = section_name(ruleset, "closed", benchmark)
     return load(ruleset, name) if name in names(ruleset) else {}
 
 
 class KeyRule:
     """The compiled rules of one key.
 
-    `checks` holds (aspect, test, expected, say). `test(record, counts, state, first_times)` is true if the record obeys
+    `checks` holds (aspect, test, expected, say). `test(record, counts, state, times)` is true if the record obeys
     the rule. `expected` is a text, or a function of (record, state) that returns it. `say` selects the sentence for a
     record that does not obey, '' means the usual sentence. `counts` has the number of each key before this record,
-    `state` is the small state of v0.6, and `first_times` maps each key to the earliest time that was logged for it.
+    `state` is that of `RuleState`, and `times` maps each key to the earliest time that was logged for it.
     """
 
     def __init__(self, key: str, spec: dict):

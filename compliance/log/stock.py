@@ -157,9 +157,7 @@ class StockReader:
             if not isinstance(benchmark, str) or not rules.has_rules(self._ruleset, benchmark, division):
                 self._file("submission_benchmark", benchmark)
             else:
-                section = rules.load(
-                    self._ruleset, rules.benchmark_section(self._ruleset, division, benchmark)
-                )
+                section = rules.load(self._ruleset, rules.section_name(self._ruleset, division, benchmark))
                 for key, spec in section["keys"].items():
                     if "selects" in spec and key in declared and declared[key] not in spec["value"]["in"]:
                         self._file(key, declared[key])

@@ -8,7 +8,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from compliance.log.rules import metric
+from compliance.log.rules import benchmark_section
 
 _DATA = Path(__file__).parents[1] / "data" / "rounds.json"
 _DEFAULT_RUNS = 5  # if neither the round's table nor the benchmark's rules give a number
@@ -35,7 +35,7 @@ def benchmarks(ruleset: str) -> tuple[str, ...]:
 def required_runs(benchmark: str, ruleset: str = "0.7.0") -> int:
     """Returns how many runs make a score. The benchmark's own rules override the table of all rounds."""
     table = _facts()["runs"].get(benchmark, _DEFAULT_RUNS)
-    return metric(ruleset, benchmark).get("runs", table)
+    return benchmark_section(ruleset, benchmark).get("runs", table)
 
 
 def may_fail(benchmark: str) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from compliance.log.find_round import Choice, open_log
 from compliance.log.logs import BadLine, Record, number, numeral, read_log, text_of
-from compliance.log.rules import metric
+from compliance.log.rules import benchmark_section
 from compliance.log.whole_run import Target
 from compliance.submission.facts import OF_FACTS, FactsReader, Result, possible_number
 from compliance.submission.intervals import MOST, Span, Spans
@@ -175,7 +175,7 @@ class RunReader:
         header, marks, judge, facts = self._header, self._marks, self._judge, self._facts
         judge.settle(header)
         name, spec = judge.benchmark, judge.spec
-        if (how := metric(self._ruleset, name).get("run_ends")) is not None:
+        if (how := benchmark_section(self._ruleset, name).get("run_ends")) is not None:
             self._status = _end(how, self._end, marks)
         moments = (marks.get(key) for key in ("init_start", "init_stop", "run_start", "run_stop"))
         spans = {kind: spans.spans() for kind, spans in self._spans.items()}
@@ -244,7 +244,7 @@ class _EvaluationJudge:
         """Judges what waits, by the target that the header chooses."""
         name = str(header.get("submission_benchmark", ""))
         self.benchmark = _OTHER_NAMES.get(name, name) if self._ruleset == "0.6.0" else name
-        rule = metric(self._ruleset, self.benchmark)
+        rule = benchmark_section(self._ruleset, self.benchmark)
         self.spec = rule.get("goal") or rule.get("keys", {}).get("eval_accuracy", {}).get("target")
         target = Target(self.spec, lenient=self._ruleset == "0.6.0") if self.spec else None
         for record in self._waiting:

@@ -27,7 +27,7 @@ def stops(config, runs):
 @pytest.mark.parametrize(("benchmark", "name"), CLOSED)
 def test_runs_of_a_closed_preset_are_accepted(benchmark, name, tmp_path, source, caplog, capsys, monkeypatch):
     config = preset(benchmark, name)
-    runs = rules.load(config.ruleset, rules.benchmark_section(config.ruleset, "closed", benchmark))["runs"]
+    runs = rules.load(config.ruleset, rules.section_name(config.ruleset, "closed", benchmark))["runs"]
     weights = (
         {"file": "weights", "sha256": hashlib.sha256(b"").hexdigest()} if config.starts_from else "random"
     )

@@ -181,7 +181,7 @@ def test_every_wording_belongs_to_a_rule_that_can_be_explained():
 def test_the_table_names_every_required_key(ruleset):
     for division in rules.DIVISIONS:
         for benchmark in rules.benchmarks(ruleset, division):
-            name = rules.benchmark_section(ruleset, division, benchmark)
+            name = rules.section_name(ruleset, division, benchmark)
             if name not in rules.names(ruleset):  # named by the round, without rules in the package
                 with pytest.raises(UserError, match="has no rules for it"):
                     explain.table(ruleset, division, benchmark)

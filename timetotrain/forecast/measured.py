@@ -65,7 +65,7 @@ def of_log(path: Path, most_steps: float = math.inf, most_spans: int | None = No
         )
     facts = memory.facts().get(scores.title(name, f"v{ruleset}"), {})
     epoch = facts.get("epoch") or number(header.get("train_samples"))
-    offline = bool(rules.metric(ruleset, name).get("offline_evaluation"))
+    offline = bool(rules.benchmark_section(ruleset, name).get("offline_evaluation"))
     log = _Log(records, batch, epoch, most_steps, most_spans, offline)
     rates = log.rates()
     if log.steps < LEAST_STEPS or not rates:
@@ -85,7 +85,7 @@ _STEP_TIMES = ("train_step_time", "step_time", "iteration_time")
 
 def _equal(ruleset: str, benchmark: str, key: str) -> float | None:
     """The one value of a header's key that the rules allow, if there is one."""
-    value = rules.metric(ruleset, benchmark).get("keys", {}).get(key, {}).get("value", {})
+    value = rules.benchmark_section(ruleset, benchmark).get("keys", {}).get(key, {}).get("value", {})
     return number(value.get("equal"))
 
 

@@ -116,7 +116,12 @@ def _around(points: Sequence[rcp.Point], size: int) -> list[rcp.Point]:
 def _unit(benchmark: str, ruleset: str) -> str:
     """What the points count: as the schedule or the log's key say, but no benchmark has so many epochs."""
     row = written_rules.schedule(ruleset, benchmark)
-    metadata = rules.metric(ruleset, benchmark).get("keys", {}).get("eval_accuracy", {}).get("metadata", {})
+    metadata = (
+        rules.benchmark_section(ruleset, benchmark)
+        .get("keys", {})
+        .get("eval_accuracy", {})
+        .get("metadata", {})
+    )
     unit = row["unit"] if row else "samples" if "samples_count" in metadata else "epochs"
     many = any(point.mean > MOST_EPOCHS for point in rcp.points(benchmark, ruleset))
     return "samples" if unit == "epochs" and many else unit
@@ -125,7 +130,7 @@ def _unit(benchmark: str, ruleset: str) -> str:
 def _state(benchmark: str, ruleset: str, size: int) -> dict[str, Any]:
     """What the rules remember of a log with a batch size, as far as it follows from that alone."""
     state: dict[str, Any] = {"global_batch_size": size}
-    for key, spec in rules.metric(ruleset, benchmark).get("keys", {}).items():
+    for key, spec in rules.benchmark_section(ruleset, benchmark).get("keys", {}).items():
         value = size if key == "global_batch_size" else _value(spec, state)
         for name, formula in spec.get("remembers", ()):
             if key != "eval_accuracy" and (number := _computed(formula, value, state)) is not None:
@@ -173,7 +178,7 @@ def hyperparameters(
     """
     fixed, free = {}, {}
     states = [_state(benchmark, ruleset, size) for size in sizes]
-    specs = dict(rules.metric(ruleset, benchmark).get("keys", {}))
+    specs = dict(rules.benchmark_section(ruleset, benchmark).get("keys", {}))
     for key in (*specs, *sorted(written_rules.keys(ruleset, benchmark) - specs.keys())):
         spec, phrase = specs.get(key, {}), written_rules.fixed(ruleset, benchmark, key)
         if key in _ELSEWHERE:

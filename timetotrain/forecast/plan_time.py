@@ -85,7 +85,7 @@ def from_speed(benchmark: str, ruleset: str, batch: Batch, speed: Speed) -> Minu
 
     Raises UserError if the points count epochs, and nobody says how many examples one has.
     """
-    keys = rules.metric(ruleset, benchmark).get("keys", {})
+    keys = rules.benchmark_section(ruleset, benchmark).get("keys", {})
     epoch = 1.0
     if batch.unit == "epochs":
         epoch = (

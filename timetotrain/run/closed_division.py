@@ -87,7 +87,7 @@ def _judged(config: RunConfig, hyperparameters: Hyperparameters) -> dict[str, An
     """Returns the header values that the benchmark's closed rules check."""
     from compliance.log import rules
 
-    section = rules.benchmark_section(config.ruleset, "closed", config.benchmark)
+    section = rules.section_name(config.ruleset, "closed", config.benchmark)
     names = [n for n in rules.names(config.ruleset) if n == section or n.startswith(section + "_")]
     keys = {key for name in names for key in rules.compiled(config.ruleset, name)}
     header = {key: (value, metadata) for key, value, metadata in hyperparameters(config)}

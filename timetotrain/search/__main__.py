@@ -143,7 +143,7 @@ def lower_is_better(benchmark: str, config: Any) -> bool:
     """Whether the target in the benchmark's rules is an upper bound, as for perplexity."""
     from compliance.log import rules
 
-    keys = rules.metric(config.ruleset, benchmark).get("keys", {})
+    keys = rules.benchmark_section(config.ruleset, benchmark).get("keys", {})
     target = keys.get("eval_accuracy", {}).get("target", {})
     return "at_most" in target
 
