@@ -30,6 +30,7 @@ from compliance.submission import rcp
 from compliance.submission.runs import read_run
 from compliance.submission.scores import result_files, result_folders
 from lab.bench import kernel_fit
+from lab.bench.harness import scripts
 from lab.bench.harness.scripts import head
 from systems.forecast import accelerators, law, scores
 from systems.forecast.machine import Machine
@@ -113,19 +114,20 @@ def later() -> Iterator[dict[str, Any]]:
 
 
 @answering()
-def main(arguments: Sequence[str]) -> int:
-    """Writes the results."""
-    if len(arguments) != 1:
-        raise UserError("give a folder of rounds: python -m lab.bench.plan_published FOLDER")
+def main() -> int:
+    """Writes the results. Raises UserError if the folder holds no round."""
+    folder = scripts.with_folder(scripts.parser(__doc__), "the folder with v3.1 ... v6.0").folder
     rounds = {}
-    for place in sorted(Path(arguments[0]).glob("v*.*")):
+    for place in sorted(folder.glob("v*.*")):
         if place.is_dir():
             rounds[place.name], left_out = speeds(place, place.name)
             print(place.name, rounds[place.name], dict(left_out), flush=True)
+    if not rounds:
+        raise UserError(f"{folder}: holds no round; name the folder with v3.1 ... v6.0")
     content = head() | {"speed": rounds, "later": list(later())}
     RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

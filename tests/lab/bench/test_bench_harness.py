@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from lab.bench import faults, goodput
+from lab.bench import faults, goodput, plan_published
 from lab.bench.contenders import __main__ as runner
 from lab.bench.harness import rounds, scripts
 
@@ -64,6 +64,13 @@ def test_peers_without_an_interpreter_are_left_out(capsys) -> None:
     scripts.left_out({"jax": "x"}, ["jax"])
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["left out: torch (give --torch_python)"]
+
+
+def test_a_folder_without_rounds_leaves_the_measured_plans_alone(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(plan_published, "RESULTS", tmp_path / "plan.json")
+    monkeypatch.setattr(sys, "argv", ["plan_published", str(tmp_path)])
+    assert plan_published.main() == 2 and not plan_published.RESULTS.exists()
+    assert "holds no round" in capsys.readouterr().err
 
 
 def test_a_result_names_its_machine(tmp_path) -> None:
