@@ -38,6 +38,13 @@ class NoAnswerError(UserError):
         super().__init__(message, 75)  # EX_TEMPFAIL in sysexits.h.
 
 
+def answer(error: BaseException) -> tuple[str, int]:
+    """Returns the line that says an error, and its exit status."""
+    if isinstance(error, UserError):
+        return str(error), error.exit_code
+    return printable(f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")), 1
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises UserError and suggests similar names for an unknown flag; only --help prints the usage."""
 

@@ -51,8 +51,8 @@ def _flush() -> None:
 
 def main(path: str, readers: list[int]) -> None:
     """Copies from two pipes to standard output and error, and whole lines of both to a file."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # they end the program, whose last lines are still to come
+    # What ends the program, or stops it at a terminal: its last lines are still to come.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     file, room = os.open(path, os.O_WRONLY | os.O_APPEND), _MOST
     pieces = dict.fromkeys(readers, b"")
     with selectors.DefaultSelector() as waiting:

@@ -18,7 +18,7 @@ _NEVER = 1 << 62
 _CHUNK = 7  # Bytes of a text in one exchange of a 64-bit integer.
 _SHOWN = 80  # Characters of a value in a message.
 _LEAVE_SECONDS = 1.0  # Process 0 leaves last: PJRT's service runs in it, and the others abort without that.
-_REFUSAL = "refusal"  # The only fact of a process that does not start.
+_REFUSAL, _STATUS = "refusal", "exit status"  # The only facts of a process that does not start.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Agreement:
             time.sleep(_LEAVE_SECONDS)
         for rank, side in ((0, first), (other, theirs)):
             if _REFUSAL in side:
-                raise UserError(f"rank {rank} does not start: {side[_REFUSAL]}")
+                raise UserError(f"rank {rank} does not start: {side[_REFUSAL]}", int(side[_STATUS]))
         names = [name for name in {**first, **theirs} if first.get(name) != theirs.get(name)]
         more = f" (and {len(names) - 1} more: {', '.join(names[1:4])})" if names[1:] else ""
         values = [
@@ -65,12 +65,12 @@ class Agreement:
         ]
         raise UserError(f"{names[0]} differs: {', '.join(values)}{more}; {fix}")
 
-    def refuse(self, reason: str) -> None:
-        """Says, in the place of `same`, why this process does not start.
+    def refuse(self, reason: str, status: int = 2) -> None:
+        """Says, in the place of `same`, why this process does not start, and the exit status of all.
 
         Raises UserError in every process, unless all refuse alike.
         """
-        self.same({_REFUSAL: reason})
+        self.same({_REFUSAL: reason, _STATUS: str(status)})
         if not self._rank:
             time.sleep(_LEAVE_SECONDS)
 

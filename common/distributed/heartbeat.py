@@ -19,7 +19,7 @@ from typing import Any
 VARIABLE = "LAUNCH_PIPE"
 # The launcher's --grace_seconds: how long a process has to save and end after it was told to.
 GRACE_VARIABLE = "LAUNCH_GRACE_SECONDS"
-# The backend of a run on several hosts, whose other processes wait for one that refuses to start.
+# The backend of a run on several hosts, whose other processes wait for one that has not joined them yet.
 BACKEND_VARIABLE = "LAUNCH_BACKEND"
 BEAT_SECONDS = 0.5
 # A process without its launcher stops itself: at the next step, or after the grace, by default this long, at once.
@@ -44,11 +44,9 @@ class Link:
         self.own_seconds: Mapping[str, float] | None = None
         self.phase = self.part = ""
         self.waits = False
-        self._backend = ""
 
     def start(self) -> None:
         """Starts the heartbeat if a launcher listens; removes the pipe from the environment of child processes."""
-        self._backend = os.environ.pop(BACKEND_VARIABLE, "")
         number = os.environ.pop(VARIABLE, "")
         if not number.isdecimal() or not _is_pipe(int(number)):
             return
@@ -58,11 +56,6 @@ class Link:
         self._grace = float(os.environ.pop(GRACE_VARIABLE, ORPHAN_SECONDS))
         faulthandler.register(STACKS, all_threads=True)
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
-
-    def take_backend(self) -> str:
-        """Returns, once, the backend by which the other hosts wait for a refusal of this process; "" if none does."""
-        backend, self._backend = self._backend, ""
-        return backend
 
     def send(self, **facts: Any) -> bool:
         """Sends facts to the launcher (`timetotrain/launch/watch/` reads them); False if none was sent."""
@@ -132,4 +125,4 @@ def _is_pipe(number: int) -> bool:
 
 _LINK = Link()
 start, send, at_step, step, phase = _LINK.start, _LINK.send, _LINK.at_step, _LINK.last_step, _LINK.in_phase
-waits_for_others, take_backend = _LINK.waits_for_others, _LINK.take_backend
+waits_for_others = _LINK.waits_for_others

@@ -17,7 +17,7 @@ from common.config import automatic, backend, benchmarks, fitting_batch
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
 from common.distributed import process as processes
-from common.errors import PeerLostError, UserError, open_closed_streams, outlive_output
+from common.errors import PeerLostError, UserError, answer, open_closed_streams, outlive_output
 from timetotrain import flags
 from timetotrain.run import closed_division, data_folder, request, same_start
 from timetotrain.run import help as helps
@@ -33,6 +33,7 @@ def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
     program = f"python -m {benchmarks.command(benchmark)}"
     try:
         if helps.asks_for_help(words):
+            same_start.needs_no_others("--help")
             helps.print_help(benchmark, BenchmarkFlags, program, words)
             sys.stdout.flush()
             heartbeat.send(result=0)
@@ -40,17 +41,16 @@ def main(benchmark: str, argv: Sequence[str] | None = None) -> None:
         code = run(benchmark, *flags.parse(BenchmarkFlags, words, program))
     except PeerLostError as error:  # The launcher knows the cause better.
         _fail(str(error), error.exit_code, lost=True)
-    except UserError as error:
-        same_start.refuse(error)
-        _fail(str(error), error.exit_code)
     except BrokenPipeError:  # The output's reader has closed it.
         os._exit(141)
     except Exception as error:
-        if processes.current().count == 1:
-            raise
+        if not isinstance(error, UserError):
+            if processes.current().count == 1:
+                raise
+            traceback.print_exc()
+        same_start.refuse(error, same_start.num_replicas(benchmark, words))
         # The interpreter's normal exit can wait for other processes that in turn wait for this one.
-        traceback.print_exc()
-        _fail(f"{type(error).__name__}: {str(error).partition(os.linesep)[0]}", 1)
+        _fail(*answer(error))
     heartbeat.send(result=code)
     _exit(code)
 
@@ -90,6 +90,9 @@ def run(benchmark: str, options: BenchmarkFlags, overrides: Sequence[tuple[str, 
     config, choices = request.configure(benchmark, options, overrides)
     hyperparameters = benchmarks.module(benchmark, "presets").hyperparameters
     choice_facts = request.choice_facts(choices)
+    for flag in ("describe", "export"):
+        if getattr(options, flag):
+            same_start.needs_no_others(f"--{flag}")
     if options.describe:
         from common.train.describe import describe
 

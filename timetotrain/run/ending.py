@@ -10,7 +10,7 @@ from common.config import data_description
 from common.config.quality import Measure, parts
 from common.config.schema import RunConfig
 from common.distributed import heartbeat
-from common.errors import PeerLostError, UserError, counted
+from common.errors import PeerLostError, UserError, answer, counted
 from common.train import checkpoint_file, events
 from timetotrain.run import advice, history
 
@@ -63,8 +63,7 @@ def explained(
         diagnose = None if task is None else task.diagnose
         better = step_errors.explained(error, replicas, "global_batch_size", diagnose, say)
     why = better or error
-    text = str(why) if isinstance(why, UserError) else f"{type(why).__name__}: {why}".splitlines()[0]
-    code = why.exit_code if isinstance(why, UserError) else 1
+    text, code = answer(why)
     heartbeat.send(code=code, **{"lost" if isinstance(why, PeerLostError) else "error": text})
     return better
 

@@ -47,21 +47,12 @@ def main(backend: str, command: Sequence[str]) -> int:
     os._exit(int(bad))
 
 
-def flags(command: Sequence[str]) -> dict[str, str]:
-    """Returns a command's flags, {name with underscores: value}, as --name=value or --name value; "" without one."""
-    values: dict[str, str] = {}
-    for word, after in zip(command, [*command[1:], "--"]):
-        if word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            values[name.replace("-", "_")] = value if equals or after.startswith("--") else after
-    return values
-
-
 def _check(backend: str, command: Sequence[str]) -> bool:
     import tensorflow as tf
 
-    values, replicas = flags(command), same_start.meet(backend)
-    gpus = len(tf.config.list_physical_devices("GPU")) if backend == "multiworker" else 0
+    values = same_start.flags(command)
+    benchmark = command[2].rpartition(".")[2] if command[1:2] == ["-m"] and command[2:] else ""
+    replicas = same_start.meet(backend, same_start.num_replicas(benchmark, command))
     failed = []
 
     def say(name: str, good: bool, text: str) -> None:
@@ -111,7 +102,7 @@ def _check(backend: str, command: Sequence[str]) -> bool:
         say(
             "sums", True, f"{size / 1e6:,.3f} MB in {seconds * 1e3:,.2f} ms, {size / seconds / 1e9:,.2f} GB/s"
         )
-    width = 4096 if gpus or replicas.platform not in ("", "cpu") else 1024
+    width = 4096 if tf.config.list_physical_devices("GPU") or replicas.platform not in ("", "cpu") else 1024
     seconds = _seconds(replicas, tf.ones([width, width]), lambda x: tf.reduce_sum(tf.matmul(x, x)))
     slowest = replicas.all_reduce_max(round(seconds * 1e9)) / 1e9
     say("products", True, f"{2 * width**3 / slowest / 1e12:,.2f} TFLOP/s in fp32 on the slowest device")

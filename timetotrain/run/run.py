@@ -77,6 +77,8 @@ class Run:
             failed = now()
             # Python wraps what a signal raises inside some of its own code.
             signalled = "" if self._training else self._stopped_by
+            if not signalled:
+                same_start.refuse(error, self.config.num_replicas)  # First: its launcher ends what fails.
             task = self.loop and self.loop.programs.task
             explained = ending.explained(error, signalled, task, self._replicas, self.reporter.say)
             if self._saver is not None:

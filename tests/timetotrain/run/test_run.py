@@ -11,10 +11,11 @@ import types
 import pytest
 
 from common.config.optimizer import Sgd
+from common.distributed import agreement, heartbeat
 from common.errors import PeerLostError, UserError
 from common.train import events
 from tests.common.train import toy
-from timetotrain.run import ending, mllog, recorder, results, run
+from timetotrain.run import ending, mllog, recorder, results, run, same_start
 from timetotrain.run.options import RunOptions
 
 ALONE = types.SimpleNamespace(main=False, count=1)
@@ -50,6 +51,23 @@ def test_a_signal_whose_exception_python_dropped_ends_the_run(training) -> None:
             training._on_signal(number, None)
     with pytest.raises(UserError, match="SIGTERM during initialization: nothing was trained"):
         training._build()
+
+
+def test_any_exception_before_the_others_are_joined_is_told_to_them_before_the_launcher(
+    training, monkeypatch
+) -> None:
+    told, replicas = [], types.SimpleNamespace(process_index=1, num_processes=2, all_reduce_max=None)
+    monkeypatch.setenv(heartbeat.BACKEND_VARIABLE, "pjrt")
+    monkeypatch.setattr(same_start, "meet", lambda *words: told.append(words) or replicas)
+    monkeypatch.setattr(agreement.Agreement, "same", lambda self, facts: told.append([*facts.values()]))
+    monkeypatch.setattr(heartbeat, "send", lambda **facts: told.append(facts))
+    monkeypatch.setattr(toy.Task, "check_input", lambda self: [][1])
+    with pytest.raises(IndexError):
+        training.execute()
+    line = "IndexError: list index out of range"
+    assert told == [("pjrt", 1), [line, "1"], {"code": 1, "error": line}]
+    same_start.refuse(UserError("again"), 1)
+    assert len(told) == 3
 
 
 def test_data_that_do_not_fit_end_the_log_on_the_clock(recording, monkeypatch) -> None:
