@@ -18,7 +18,7 @@ from common.distributed.heartbeat import BACKEND_VARIABLE, GRACE_VARIABLE, SCRAT
 from common.errors import PeerLostError, UserError
 from timetotrain.launch import binding, plan, procfs
 from timetotrain.launch.watch import unfinished_log
-from timetotrain.launch.watch.failure_cause import Cause, stopped_by
+from timetotrain.launch.watch.failure_cause import Cause
 from timetotrain.launch.watch.loop import Limits, Watch, say
 from timetotrain.launch.watch.signals import Signals
 from timetotrain.launch.watch.worker import Worker
@@ -83,10 +83,8 @@ def _launch(job: Job, signals: Signals) -> int:
         wait = min(2.0**in_vain, LONGEST_WAIT_SECONDS)
         in_vain += 1
         say(f"restart {in_vain} of {job.max_restarts}: from the newest checkpoint{fewer}, in {wait:.0f} s")
-        if number := signals.wait(wait):
-            say(f"error: {stopped_by(number)}")
-            status = 128 + number
-            break
+        signals.end_at_once(True)
+        time.sleep(wait)
         job = again
     if failures:
         say(
@@ -108,6 +106,7 @@ def _again(job: Job) -> Job:
 
 def _attempt(job: Job, signals: Signals) -> tuple[int, Cause | None]:
     """Runs this machine's processes once; returns the exit status, and why the run failed."""
+    signals.end_at_once(True)  # Also while the other hosts' names are yet to come.
     ranks = plan.ranks(job.hosts)
     own_ranks = [rank for rank in ranks if rank.launcher == job.launcher]
     # Several launchers may share a host: a process uses the GPU of its rank on the host.
@@ -119,6 +118,7 @@ def _attempt(job: Job, signals: Signals) -> tuple[int, Cause | None]:
             common[BACKEND_VARIABLE] = job.replicas
         workers: list[Worker] = []
         try:
+            signals.end_at_once(False)
             for rank in own_ranks:
                 environment = {**os.environ, **job.environment, **by_rank[rank.rank], **common}
                 with binding.bound(cores[rank.local_rank]):

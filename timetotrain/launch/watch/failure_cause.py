@@ -10,7 +10,7 @@ from typing import Any
 
 from common.distributed.heartbeat import STOPS
 from common.errors import PeerLostError
-from timetotrain.launch.watch.signals import Signals
+from timetotrain.launch.watch.signals import Signals, stopped_by
 from timetotrain.launch.watch.worker import POLL_SECONDS, Worker
 
 # Exit status of a run with a frozen process; benchmarks never exit with it.
@@ -70,17 +70,12 @@ def find(workers: Sequence[Worker], signals: Signals) -> Cause | None:
     if signals.number:
         failures = [f for f in failures if f.at < signals.at and not f.stopped]
     if not failures:
-        return stopped_by(signals.number) if signals.number else None
+        number = signals.number
+        return Cause(-1, stopped_by(number), 128 + number, stopped=True) if number else None
     start, step = (max(w.facts.get(name, -1) for w in workers) for name in ("start", "step"))
     first = min(failures, key=lambda failure: (failure.follows, failure.at))
     stopped = first.stopped or bool(signals.number)
     return dataclasses.replace(first, start=start, trained=step > start, stopped=stopped)
-
-
-def stopped_by(number: int) -> Cause:
-    """Returns the cause of a run that a signal to the launcher stopped."""
-    text = f"{signal.Signals(number).name} to the launcher: the run stopped"
-    return Cause(-1, text, 128 + number, stopped=True)
 
 
 def _failure(worker: Worker) -> Cause | None:

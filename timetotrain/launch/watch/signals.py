@@ -7,8 +7,7 @@ import time
 from typing import Any
 
 from common.distributed.heartbeat import STOPS
-
-POLL_SECONDS = 0.1
+from common.errors import UserError
 
 
 def caught() -> list[signal.Signals]:
@@ -24,7 +23,7 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.number, self.at = 0, 0.0
+        self.number, self.at, self._at_once = 0, 0.0, False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -38,10 +37,15 @@ class Signals:
     def _on_signal(self, number: int, _: Any) -> None:
         if not self.number:
             self.number, self.at = number, time.monotonic()
+        self.end_at_once(self._at_once)
 
-    def wait(self, seconds: float) -> int:
-        """Waits until a signal has come, at most `seconds`; returns `number`."""
-        end = time.monotonic() + seconds
-        while not self.number and time.monotonic() < end:
-            time.sleep(POLL_SECONDS)
-        return self.number
+    def end_at_once(self, at_once: bool) -> None:
+        """While no process runs, which would end first, a signal, also one that has come before, raises UserError."""
+        self._at_once = at_once
+        if at_once and self.number:
+            raise UserError(stopped_by(self.number), 128 + self.number)
+
+
+def stopped_by(number: int) -> str:
+    """Says that a signal to the launcher stopped a run."""
+    return f"{signal.Signals(number).name} to the launcher: the run stopped"
