@@ -13,8 +13,12 @@ from common.errors import UserError
 from common.files import ROOT
 
 # Environment variables that change what a step computes.
-_STEERING = ("XLA_FLAGS", "TF_DETERMINISTIC_OPS", "TF_ENABLE_ONEDNN_OPTS", "NVIDIA_TF32_OVERRIDE")
-_PACKAGES = ("tensorflow", "tf-keras", "jax", "numpy", "horovod")
+_STEERING = (
+    *("XLA_FLAGS", "TF_XLA_FLAGS", "TF_DETERMINISTIC_OPS", "TF_ENABLE_ONEDNN_OPTS", "TF_CUDNN_USE_AUTOTUNE"),
+    *("NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "ONEDNN_DEFAULT_FPMATH_MODE"),
+    *("JAX_DEFAULT_MATMUL_PRECISION", "LIBTPU_INIT_ARGS"),
+)
+_PACKAGES = ("tensorflow", "tf-keras", "jax", "jaxlib", "numpy", "horovod", "pillow", "av")
 _BLOCK = 1 << 16
 _MOST_READ = 1 << 30  # Bytes, which a disk reads in seconds.
 

@@ -58,6 +58,8 @@ def test_any_exception_before_the_others_are_joined_is_told_to_them_before_the_l
 ) -> None:
     told, replicas = [], types.SimpleNamespace(process_index=1, num_processes=2, all_reduce_max=None)
     monkeypatch.setenv(heartbeat.BACKEND_VARIABLE, "pjrt")
+    with pytest.raises(UserError, match="--describe: one process answers it"):
+        same_start.needs_no_others("--describe")
     monkeypatch.setattr(same_start, "meet", lambda *words: told.append(words) or replicas)
     monkeypatch.setattr(agreement.Agreement, "same", lambda self, facts: told.append([*facts.values()]))
     monkeypatch.setattr(heartbeat, "send", lambda **facts: told.append(facts))
@@ -66,6 +68,7 @@ def test_any_exception_before_the_others_are_joined_is_told_to_them_before_the_l
         training.execute()
     line = "IndexError: list index out of range"
     assert told == [("pjrt", 1), [line, "1"], {"code": 1, "error": line}]
+    same_start.needs_no_others("--describe")
     same_start.refuse(UserError("again"), 1)
     assert len(told) == 3
 
