@@ -146,7 +146,7 @@ def _facts(info: dict) -> list[str]:
 
 
 def run_rules(options: argparse.Namespace) -> int:
-    """Prints the table."""
+    """Prints the table of a benchmark, or of all; returns 0. Raises UserError if the options name what no rule has."""
     if options.benchmark is None:
         if options.since:
             raise UserError(

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import Parser, UserError, answering
+from common.files import write_fix
 from common.text import bpe, conversion, parallel
 from common.text.conversion import Encoded, Text
 from gnmt.config import Data
@@ -126,7 +127,7 @@ def _tokenize(
                         counts.update(side)
                         file.write(" ".join(side) + "\n")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; free some space") from error
+        raise UserError(f"cannot write {path}: {error.strerror}; {write_fix(error)}") from error
     return counts
 
 

@@ -162,7 +162,8 @@ class Config(RunConfig):
             )
         if self.attention == "fused" and self.precision not in ("bf16", "fp16"):
             raise UserError(
-                f"config.attention=fused: cuDNN's kernel needs config.precision=bf16, not {self.precision}; use blocks"
+                "config.attention=fused: cuDNN's kernel needs config.precision=bf16 or fp16, not "
+                f"{self.precision}; use blocks"
             )
         if self.attention == "fused" and (self.head_size % 8 or self.head_size > 128):
             # jax/_src/cudnn/fused_attention_stablehlo.py.

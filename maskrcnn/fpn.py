@@ -14,7 +14,7 @@ def pyramid(layers: Layers, stages: Mapping[int, tf.Tensor]) -> dict[int, tf.Ten
     """Computes the levels of the pyramid, {l: [b, H / 2^l, W / 2^l, fpn_channels]}, from the backbone's stages.
 
     A level is a 1x1 convolution of its stage plus the coarser level at twice its size (nearest neighbors), then a 3x3
-    convolution, without batch norm or activation.
+    convolution, without batch norm or activation. A level above the last stage has every second pixel of the one below.
     """
     config, dtype = layers.config, layers.precision.layer
     top = min(config.sizes.max_level, LAST_STAGE)

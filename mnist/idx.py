@@ -127,7 +127,10 @@ def write(path: str | os.PathLike, array: np.ndarray) -> None:
 
 
 def counts(folder: Path, held_out: int) -> dict[str, int]:
-    """Reads numbers, size and classes from the files; the test set is not read if a part is held out."""
+    """Reads numbers, size and classes from the files; the test set is not read if a part is held out.
+
+    Returns {} if a file is missing. Raises UserError if one is damaged, or the images are not of one square size.
+    """
     splits = ["train"] if held_out else ["train", "test"]
     try:
         paths = [[find(folder, name) for name in FILES[split]] for split in splits]

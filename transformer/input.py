@@ -142,7 +142,7 @@ def _complaint(error: tf.errors.InvalidArgumentError) -> str:
         "longer than config.packed_length",
         "token outside 0 .. config.vocabulary_size - 1",
         "sentence longer than config.max_sequence_length",
-        "segment number below 1",
+        "segment number outside 1 .. config.packed_length",
         "features differ",
     ):
         if part in str(error):
@@ -167,7 +167,7 @@ def _parse(config: Config, serialized: tf.Tensor, where: list) -> dict[str, tf.T
         tf.debugging.Assert(equal, ["features differ", *where]),
         tf.debugging.Assert(tokens, ["token outside 0 .. config.vocabulary_size - 1", *where]),
         tf.debugging.Assert(places, ["sentence longer than config.max_sequence_length", *where]),
-        tf.debugging.Assert(numbers, ["segment number below 1", *where]),
+        tf.debugging.Assert(numbers, ["segment number outside 1 .. config.packed_length", *where]),
     ]
     with tf.control_dependencies([c for c in checks if c is not None]):
         return {

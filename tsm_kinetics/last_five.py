@@ -19,7 +19,7 @@ LAST = 5
 
 
 def accuracies(path: str) -> list[float]:
-    """Reads the values of eval_accuracy from a log, in order; skips other lines."""
+    """Reads the values of eval_accuracy from a log, in order; skips other lines. Raises UserError if it is damaged."""
     values = []
     try:
         lines = pathlib.Path(path).read_text(errors="replace").splitlines()

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from common.data import npz, tfrecords
 from common.data.videos import Clip
 from common.errors import UserError
-from common.files import whole
+from common.files import whole, write_fix
 from common.untrusted import NPZ_DAMAGE
 
 FIX = "set DATA_DIR to a folder that tsm_kinetics/init_datasets.sh or `timetotrain data` filled"
@@ -85,7 +85,7 @@ def write(path: Path, clips: Iterable[tuple[str, int, Clip]], notes: Sequence[tu
         with whole(target) as file:
             np.savez(file, **arrays)
     except OSError as error:
-        raise UserError(f"cannot write {target}: {error.strerror}; free some space") from error
+        raise UserError(f"cannot write {target}: {error.strerror}; {write_fix(error)}") from error
     return count
 
 

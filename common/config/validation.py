@@ -150,7 +150,7 @@ def _check_division(config: Any) -> None:
     partitions = config.partitions
     if partitions < 1 or config.num_replicas % partitions:
         replicas = f"config.num_replicas={config.num_replicas}"
-        raise UserError(f"config.partitions={partitions} does not divide {replicas}")
+        raise UserError(f"config.partitions={partitions} does not divide {replicas}; use a divisor")
     if partitions > 1 and config.optimizer.clip_replica_norm:
         raise UserError(
             f"config.optimizer.clip_replica_norm={config.optimizer.clip_replica_norm}: a replica of "

@@ -222,7 +222,7 @@ def class_names(source: Path, classes: Sequence[str], report: Report) -> list[st
 
 
 def names_of(path: Any, lines: Sequence[str], classes: Collection[str] | None = None) -> dict[str, str]:
-    """Returns {class: name} of a file's lines; one of `classes`, by default any, must have one name."""
+    """Returns {class: name} of a file's lines. Raises UserError if one of `classes`, by default any, has two names."""
     names: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         word, _, name = text_files.normal(line).partition(" ")

@@ -61,7 +61,7 @@ class Archive:
         return np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if fortran else "C")
 
     def header(self, name: str) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-        """Returns an array's shape, whether it is in Fortran order, its dtype and where its numbers begin."""
+        """Returns an array's shape, whether in Fortran order, dtype and start; ValueError if the size contradicts."""
         member = self._members[name]
         with self._file.open(member) as opened:
             shape, fortran, dtype, start = _header(opened.read(_HEADER))

@@ -90,7 +90,8 @@ def decode(
 ) -> tf.Tensor:
     """Decodes a network's predictions [..., 4] to corners [..., 4]; the inverse of `encode`.
 
-    `max_log_ratio` limits the logarithms of the side ratios, to avoid overflow; None sets no limit.
+    `max_log_ratio` limits the logarithms of the side ratios, to avoid overflow; None sets no limit. `to_corners` has
+    `extra`.
     """
     codes = codes / tf.constant(weights, codes.dtype)
     ratio = codes[..., 2:]

@@ -293,6 +293,8 @@ def training_stream(
         them takes one pass over this shard's records, without decoding images.
       transform: (serialized) -> a dict with "boxes".
       files, shard, seed, shuffle_buffer, cache: see `record_stream.endless`.
+
+    Raises UserError if no image of this shard has objects.
     """
 
     def transformed(file: tf.Tensor, record: tf.Tensor, serialized: tf.Tensor) -> Objects:

@@ -37,7 +37,7 @@ def find(folder: Path, report: Report) -> Source | None:
     objects if the folder's name says so, and classes if a list names them. Each piece of a class is an object, unless
     a mask of SegmentationObject beside the one of SegmentationClass tells its objects.
 
-    Raises UserError if nothing says what the values are, or the list of classes does not fit them.
+    Raises UserError if nothing says what the values are, the list of classes does not fit them, or no mask can be read.
     """
     files = [path for path in folder_conversion.files(folder) if path.suffix.lower() in pictures.SUFFIXES]
     inside = {path: _place(path, folder) for path in files}

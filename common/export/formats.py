@@ -114,7 +114,10 @@ def stablehlo(trained: Trained, folder: pathlib.Path) -> None:
 
 
 def onnx(trained: Trained, folder: pathlib.Path) -> None:
-    """Writes the network alone as ONNX, with tf2onnx; ABOUT and, for pictures, recipe.py describe its inputs."""
+    """Writes the network alone as ONNX, with tf2onnx; ABOUT and, for pictures, recipe.py describe its inputs.
+
+    Raises UserError if tf2onnx is missing or cannot express the network, or the folder cannot be written.
+    """
     library = _library("tf2onnx", "onnx")
     serving = trained.serving
     # A classifier takes any number of inputs at once; the other networks have results of one size for one input.

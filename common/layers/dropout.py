@@ -60,7 +60,7 @@ class Dropout(tf_keras.layers.Layer):
         generator: str = "counter",
         **kwargs,
     ):
-        """Raises UserError if the backend's programs cannot use the device's generator."""
+        """Raises UnsupportedError if the backend's programs cannot use the device's generator."""
         super().__init__(**kwargs)
         self.replicas, self.rate, self.seed, self.partitions = replicas, rate, seed, partitions
         self.generator = generator

@@ -22,7 +22,7 @@ from common import files
 from common.distributed.replicas.base import Replicas
 from common.distributed.replicas.single import Single
 from common.errors import Parser, UserError, answering
-from common.files import FIX, whole
+from common.files import whole, write_fix
 from common.layers import weight_files
 
 WIDTH, CLASSES = 64, 1000  # As in torchvision's ResNets, trained on ImageNet.
@@ -126,7 +126,7 @@ def convert(
                 np.savez(file, **arrays)
             lines.append(_compared(stages, strides, options, partial))
     except OSError as error:
-        raise UserError(f"{options.out}: cannot write: {error.strerror}; {FIX}") from error
+        raise UserError(f"{options.out}: cannot write: {error.strerror}; {write_fix(error)}") from error
     return [*lines, f"weights    {options.out}"]
 
 

@@ -184,7 +184,9 @@ def deal(folder: Path, rows: Iterable[Mapping[str, Sequence[int]]], shards: int,
             if count < shards:
                 raise UserError(f"{folder}: {count} {unit} do not fill {shards} shards; use fewer")
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"cannot write into {folder}: {error}; free some space") from error
+        raise UserError(
+            f"cannot write into {folder}: {error}; free some space or name another DATA_DIR"
+        ) from error
     record_counts.write(folder, names)
     return count
 

@@ -54,7 +54,10 @@ _LINE_ENDS = re.compile("[\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 def read(paths: Sequence[Path], most: int, report: Report) -> Iterator[parallel.Pair]:
-    """Yields the pairs from two files or one file with tabs; the report receives the others."""
+    """Yields the pairs from two files or one file with tabs; the report receives the others.
+
+    Raises UserError if the files are others, or one cannot be read.
+    """
     if len(paths) > 2:
         raise UserError(f"{paths[2]}: one file too many; give two text files, or one with tabs")
     for path in paths:

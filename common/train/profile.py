@@ -17,7 +17,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from common.errors import UserError
-from common.files import FIX
+from common.files import FIX, write_fix
 from common.train import events
 from common.train.listener import Listener
 from common.train.loop import Loop
@@ -71,7 +71,7 @@ class Profile(Listener):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise UserError(f"{folder}: cannot write: {error.strerror}; {FIX}") from error
+                raise UserError(f"{folder}: cannot write: {error.strerror}; {write_fix(error)}") from error
 
     def on_start(self, loop: Loop) -> None:
         self._loop = loop

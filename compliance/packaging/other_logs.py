@@ -156,7 +156,7 @@ def code_files(source: Path) -> dict[str, tuple[int, Path]]:
 
 
 def parts(folders: dict[str, list[Run]], code: list[str], implementation_json: Path | None) -> list[Part]:
-    """Returns the parts of the package; `code` and `implementation_json` are those of the command line."""
+    """Returns the package's parts, from the command line's values; raises UserError if a benchmark has no code."""
     described = read_file(implementation_json, _MAX_JSON_BYTES) if implementation_json else None
     benchmarks = []
     for name, runs in folders.items():

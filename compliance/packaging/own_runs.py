@@ -129,7 +129,7 @@ def _part(benchmark: Benchmark, source: Path, smoke: bool) -> Part:
 
 
 def description(benchmarks: list[Benchmark], org: str, system: str) -> bytes:
-    """Returns the machine's 33 fields, including those that only the submission knows."""
+    """Returns the machine's 33 fields as JSON. Raises UserError if benchmarks' descriptions differ or are damaged."""
     from systems.schema import NAMES, status_in
 
     descriptions = [benchmark.common("system_description") for benchmark in benchmarks]

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 0 if the tree was written (or listed), 1 if findings refuse it and nothing was written."""
+    """Returns 0 if the tree was written or listed, 1 if findings refuse it; raises UserError for a wrong option."""
     for name in ("org", "system", "implementation"):
         value = getattr(args, name)
         if value is not None and not SAFE_NAME.fullmatch(value):

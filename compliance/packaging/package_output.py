@@ -111,7 +111,7 @@ def real_folder(path: Path, fix: str = "") -> bool:
 
 
 def open_file(path: Path):
-    """Opens a regular file for reading; refuses a link or anything special."""
+    """Opens a regular file for reading. Raises UserError for a link, anything special and what cannot be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -130,7 +130,7 @@ def digest_of(path: Path) -> str:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """Returns the content of a regular file of at most `limit` bytes."""
+    """Returns the content of a regular file. Raises UserError as `open_file`, or if it has more than `limit` bytes."""
     with open_file(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:

@@ -22,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the scores and writes the files. Returns 0 if every folder of runs has a score, else 1."""
+    """Prints the scores and writes the files. Returns 0 if every folder of runs has a score, else 1.
+
+    Raises UserError if the tree holds no folder of runs or several rounds, or a file cannot be written.
+    """
     tree = Path(options.tree)
     if not tree.is_dir():
         what = "is a file" if tree.is_file() else "no such folder"

@@ -146,7 +146,7 @@ def _why(run: Run, result: LogResult | None) -> str:
 
 
 def result_files(path: Path) -> list[Path]:
-    """Returns a folder's result logs in numeric order, or `path` itself if it is one log."""
+    """Returns a folder's result logs in numeric order, or a log itself. Raises UserError for none or over 1,000."""
     if path.is_file():
         return [path]
     try:
@@ -162,7 +162,10 @@ def result_files(path: Path) -> list[Path]:
 
 
 def result_folders(path: str | Path) -> list[Path]:
-    """Returns every folder at or below `path` that holds result logs, sorted; does not follow links to folders."""
+    """Returns every folder at or below `path` that holds result logs, sorted; does not follow links to folders.
+
+    A log is returned itself. Raises UserError if `path` does not exist, or nothing below it is a result log.
+    """
     path = Path(path)
     if path.is_file():
         return [path]

@@ -181,7 +181,10 @@ def has_token(path: str | Path) -> bool:
 
 
 def place_of(directory: Path) -> tuple[Path, str, str | None] | None:
-    """Returns (org, system, benchmark) of a directory below `results/`; benchmark is None if that level is missing."""
+    """Returns (org, system, benchmark) of a directory one or two levels below `results/`; None for any other.
+
+    The benchmark is None one level below.
+    """
     names = directory.parts
     if "results" not in names:
         return None

@@ -253,7 +253,7 @@ def committed() -> dict[str, Any]:
 
 @functools.cache
 def law() -> Law:
-    """The law of all published scores, as `python -m lab.bench.law_fit` found it."""
+    """The law of all published scores, fitted by `python -m lab.bench.law_fit`; UserError if fitted to others."""
     saved, rows = committed(), scores.rows()
     if len(saved["pull"]) != len(rows):
         raise UserError(f"{PATH.name}: fitted to other scores; run `python -m lab.bench.law_fit`")

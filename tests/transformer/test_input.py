@@ -317,7 +317,10 @@ def test_a_missing_folder_is_one_line(data, tmp_path):
         ({"inputs": [-1]}, "record 1: a side is or has a token outside 0 .. config.vocabulary_size - 1"),
         ({"inputs": [3], "inputs_position": [-1]}, "has a sentence longer than config.max_sequence_length"),
         ({"inputs": [3], "inputs_position": [60]}, "has a sentence longer than config.max_sequence_length"),
-        ({"inputs": [3], "inputs_segmentation": [0]}, "record 1: a side is or has a segment number below 1"),
+        (
+            {"inputs": [3], "inputs_segmentation": [0]},
+            "record 1: a side is or has a segment number outside 1 .. config.packed_length",
+        ),
         ({"inputs": [2] * 129}, "record 1: a side is or has a longer than config.packed_length"),
         ({"inputs_position": [0, 1, 2]}, "record 1: its features are not of one length"),
     ],

@@ -11,7 +11,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from common.errors import UserError
-from common.files import FIX
+from common.files import write_fix
 from timetotrain.follow.page import measure
 from timetotrain.run.history import Record
 
@@ -81,4 +81,4 @@ class Writer:
             raise self._error(error) from error
 
     def _error(self, error: OSError) -> UserError:
-        return UserError(f"{self.folder}: cannot write: {error.strerror}; {FIX}")
+        return UserError(f"{self.folder}: cannot write: {error.strerror}; {write_fix(error)}")

@@ -107,7 +107,10 @@ class _Log:
         return next((one.time_ms / 1e3 for one in self.records if one.key == "run_start"), None)
 
     def at(self, metadata: Mapping[str, object]) -> float | None:
-        """The examples that a record names: samples, or epochs times the examples of one."""
+        """The examples that a record names: samples, or epochs times the examples of one; None if it names none.
+
+        An epoch_num above MOST_EPOCHS counts samples.
+        """
         if (samples := number(metadata.get("samples_count"))) is not None:
             return samples
         part = number(metadata.get("epoch_num"))

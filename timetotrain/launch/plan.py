@@ -98,7 +98,7 @@ def slurm_hosts(processes: int, environment: Mapping[str, str] = os.environ) -> 
             f"host, or {fix}"
         )
     if processes % tasks:
-        raise UserError(f"--processes={processes}: does not divide among the {tasks} tasks of srun")
+        raise UserError(f"--processes={processes}: does not divide among the {tasks} tasks; use a multiple")
     return [Host(name, processes // tasks) for name in names], int(number)
 
 

@@ -228,7 +228,7 @@ def _append(path: pathlib.Path, records: Sequence[Record]) -> None:
         with open(path, "ab") as file:
             file.write(b"".join(map(_line, records)))
     except OSError as error:
-        raise UserError(f"{path}: cannot write: {error.strerror}; {files.FIX}") from error
+        raise UserError(f"{path}: cannot write: {error.strerror}; {write_fix(error)}") from error
 
 
 def read(path: pathlib.Path) -> list[Record]:

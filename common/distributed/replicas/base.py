@@ -143,7 +143,7 @@ class Replicas(abc.ABC):
     def sharded_variable(
         self, parts: Callable[[], np.ndarray], size: int, dtype: tf.DType, name: str
     ) -> tf.Variable:
-        """A trainable variable [size] whose value on replica i is `parts()[i]`; `run` writes and reads the copies."""
+        """A trainable variable [size]: `parts()[i]` on replica i; raises UnsupportedError on most backends."""
         raise UnsupportedError(f"the backend {self.name} cannot shard weights; use --config.replicas=pjrt")
 
     def assign(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> None:
@@ -162,8 +162,13 @@ class Replicas(abc.ABC):
         return tf.ensure_shape(tf.pad(tf.stop_gradient(x), tf.stack([before, after], 1)), shape)
 
     def random_words(self, state: Sequence[tf.Tensor | int], shape: Sequence[int]) -> tf.Tensor:
-        """Inside `run`: uint32 words of `shape` from the device's generator, seeded with the four words `state`."""
-        raise UnsupportedError(f"the backend {self.name} cannot ask a device's generator; use pjrt")
+        """Inside `run`: uint32 words of `shape` from the device's generator, seeded with the four words `state`.
+
+        Raises UnsupportedError unless `has_random_words`.
+        """
+        raise UnsupportedError(
+            f"the backend {self.name} cannot ask a device's generator; use --config.replicas=pjrt"
+        )
 
     def group(self, groups: Groups | None) -> Group:
         """Inside `run`: the exchanges of this replica's group, for the five collectives below.

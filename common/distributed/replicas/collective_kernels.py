@@ -62,7 +62,10 @@ class KeyedCollectives:
             self._group_keys.setdefault(tuple(sorted(group)), _FIRST_GROUP_KEY + len(self._group_keys))
 
     def reduce(self, x: tf.Tensor, group: Sequence[int], replica: int, merge: str = "Add") -> tf.Tensor:
-        """Returns the sum (or "Max", "Min", "Mul") over `group`, in the same shape and dtype."""
+        """Returns the sum (or "Max", "Min", "Mul") over `group`, in the same shape and dtype.
+
+        Raises UnsupportedError if no kernel adds the dtype.
+        """
         if len(group) == 1:
             return tf.identity(x)
         if x.dtype not in _ADDED:

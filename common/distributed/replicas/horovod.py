@@ -114,7 +114,10 @@ class _Group:
         self._sorted = self._places == list(range(self._size))
 
     def sum(self, x: tf.Tensor) -> tf.Tensor:
-        """Sums over the group; sums bfloat16 in float32, because Horovod cannot add bfloat16."""
+        """Sums over the group; sums bfloat16 in float32, because Horovod cannot add bfloat16.
+
+        Raises UnsupportedError if Horovod cannot add the dtype.
+        """
         if self._size == 1:
             return tf.identity(x)
         if x.dtype in _SUMMED:

@@ -133,6 +133,7 @@ class Pjrt(Xla):
 
         The leaves of `args` are what `dataset` yields, or tensors that are the same on every replica. This object keeps
         the function's trace for its lifetime. Returns the structure that the function returned, with `Value` leaves.
+        Raises UnsupportedError inside a tf.function.
         """
         if not tf.executing_eagerly():
             fix = "call it outside of tf.function"
@@ -151,7 +152,10 @@ class Pjrt(Xla):
         return Value(self._placement.place([np.asarray(value)] * len(self._placement.local)))
 
     def state_of(self, captured: tf.Tensor) -> DeviceState:
-        """Returns the state behind a tensor that a trace closes over; places a constant on the devices."""
+        """Returns the state behind a tensor that a trace closes over; places a constant on the devices.
+
+        Raises UserError for a variable that this object did not make.
+        """
         if id(captured) in self._states:
             return self._states[id(captured)]
         if captured.dtype == tf.resource:

@@ -87,7 +87,8 @@ def _join(jax: Any, cluster: Cluster) -> None:
             )
     except RuntimeError as error:
         reason = (str(error).splitlines() or ["no reason given"])[0]
-        raise UserError(f"{ASKED}: the processes do not find each other ({reason})") from error
+        fix = "use `timetotrain launch`"
+        raise UserError(f"{ASKED}: the processes do not find each other ({reason}); {fix}") from error
 
 
 def _bind_gloo(address: str) -> None:

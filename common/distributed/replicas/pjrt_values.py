@@ -75,7 +75,7 @@ class DeviceState:
         self._variable.assign(self.read(0))
 
     def write(self, index: int, value: Any) -> None:
-        """Writes a value to the device of this process's replica `index`."""
+        """Writes a value to the device of this process's replica `index`. Raises ValueError if its shape differs."""
         shape, dtype = tuple(self._variable.shape), self._variable.dtype.as_numpy_dtype
         value = np.asarray(value).astype(dtype, copy=True)
         if value.shape != shape:

@@ -116,7 +116,7 @@ class Spatial:
         return self.height_of(x.shape[1], x.shape[2])
 
     def height_of(self, rows: int, width: int) -> int:
-        """As `height`, given the part's shape."""
+        """As `height`, from the part's shape."""
         if self.partitions == 1:
             return rows
         if (rows, width) not in self._heights:
