@@ -30,10 +30,14 @@ AGAIN_SECONDS = 60.0
 
 @dataclasses.dataclass
 class _Record:
-    """A worker's last sign of progress, when it came, its work until then, and the longest time between two steps."""
+    """A worker's last sign of progress, when it came, its work until then, and the longest time between two steps.
+
+    `alone_at`: when it was last not in an exchange.
+    """
 
     mark: Any = None
     at: float = 0.0
+    alone_at: float = 0.0
     work: tuple[float, int] = (0.0, 0)
     longest: float = 0.0
 
@@ -56,7 +60,9 @@ class Detector:
         One process that saves, or compiles, holds up all others, so that the run is stuck only if every process has
         exceeded its bound.
         """
-        late = [self._late(worker, now) for worker in workers]
+        # Whom all of them wait for may be on another host, in a phase of its own.
+        patience = self._phase if all(worker.facts.get("waits") for worker in workers) else self._least
+        late = [self._late(worker, now, patience) for worker in workers]
         if not workers or not all(late):
             return []
         last = max(worker.facts.get("step", -1) for worker in workers)
@@ -71,16 +77,20 @@ class Detector:
 
         return [(worker, self._doing(worker, now)) for worker in sorted(workers, key=guilt)]
 
-    def _late(self, worker: Worker, now: float) -> bool:
+    def _late(self, worker: Worker, now: float, patience: float) -> bool:
         facts = worker.facts
         if "phase" not in facts:
             return False  # It is not a program of ours, or has not begun.
-        record = self._records.setdefault(worker.rank, _Record(at=now))
+        record = self._records.setdefault(worker.rank, _Record(at=now, alone_at=now))
         mark = facts["phase"], facts.get("step")
         if mark != record.mark:
             if record.mark and record.mark[0] == mark[0] == TRAINS:
                 record.longest = max(record.longest, now - record.at)
             record.mark, record.at, record.work = mark, now, _work(worker)
+        if not facts.get("waits"):
+            record.alone_at = now
+        elif now - record.alone_at >= patience:
+            return True  # What it does meanwhile, such as Horovod's polls, is no work.
         bound = max(self._least, FACTOR * record.longest)
         if mark[0] != TRAINS or not record.longest:
             bound = max(bound, self._phase)

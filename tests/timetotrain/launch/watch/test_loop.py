@@ -209,6 +209,20 @@ def test_a_long_phase_without_steps_goes_on_while_its_process_works(work, stuck,
     assert detector.stuck(workers, 11)  # Ten times the bound, whatever it does.
 
 
+@pytest.mark.parametrize("waits, stuck", [(True, False), (False, True)])
+def test_polls_in_an_exchange_are_no_work(waits, stuck, monkeypatch):
+    """Rank 0 polls, as Horovod does, while rank 1 hangs; if both wait, the third may be on another host."""
+    facts = [{"phase": "evaluates", "step": 9, "waits": True, "pid": 1}, {"phase": "trains", "waits": waits}]
+    workers = [types.SimpleNamespace(rank=rank, facts=each) for rank, each in enumerate(facts)]
+    detector, works = progress.Detector(least=1, phase=100), iter(range(9))
+    monkeypatch.setattr(progress.procfs, "work", lambda pid: (next(works) * 1000.0, 0))
+    for now, step in ((0, 4), (0.1, 5), (0.2, 6)):
+        facts[1]["step"] = step
+        assert not detector.stuck(workers, now)
+    assert [worker.rank for worker, _ in detector.stuck(workers, 50)] == [1, 0] * stuck
+    assert detector.stuck(workers, 101)
+
+
 @pytest.mark.parametrize("settle, asks", [(20, False), (0.1, True)])
 def test_a_process_that_failed_may_end_its_checkpoint(settle, asks):
     """The launcher hears of the error first, and ends the others; the one that saves has the grace, asked or not."""
