@@ -30,10 +30,7 @@ AGAIN_SECONDS = 60.0
 
 @dataclasses.dataclass
 class _Record:
-    """A worker's last sign of progress, when it came, its work until then, and the longest time between two steps.
-
-    `alone_at`: when it was last not in an exchange.
-    """
+    """A worker's last progress, its time, the work until then, the last time in no exchange, and the longest step."""
 
     mark: Any = None
     at: float = 0.0
