@@ -139,18 +139,19 @@ def _clean(folder: Path, train: Text, drop_bad: bool) -> list[Path]:
 
 
 def _encoded(pairs: Iterable[parallel.Pair], vocabulary: Path, workers: int) -> Iterator[Encoded]:
-    encode = functools.partial(_encode, vocabulary)
+    encode = functools.partial(_encode, vocabulary, hash(vocabulary.read_bytes()))
     with conversion.pool(workers) as pool:
         yield from conversion.convert(pool, encode, pairs, "encoding")
 
 
 @functools.lru_cache(maxsize=1)
-def _words(vocabulary: Path) -> Subwords:
+def _words(vocabulary: Path, content: int) -> Subwords:
+    del content  # Part of the cache key, because a later conversion may write another file to this path.
     return Subwords(vocabulary)
 
 
-def _encode(vocabulary: Path, pairs: list[parallel.Pair]) -> list[Encoded]:
-    words = _words(vocabulary)
+def _encode(vocabulary: Path, content: int, pairs: list[parallel.Pair]) -> list[Encoded]:
+    words = _words(vocabulary, content)
     return [(words.encode(source), words.encode(target)) for source, target in pairs]
 
 
@@ -172,13 +173,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m transformer.convert`; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    settings = Settings(
-        arguments.max_length,
-        arguments.packed_length,
-        arguments.shards,
-        arguments.drop_bad,
-        arguments.workers,
-    )
+    lengths = arguments.max_length, arguments.packed_length
+    settings = Settings(*lengths, arguments.shards, arguments.drop_bad, arguments.workers)
     vocabulary = arguments.vocabulary or arguments.vocabulary_size
     counts = convert(arguments.data_dir, *conversion.texts(arguments), vocabulary, settings)
     print(", ".join(f"{name} {count}" for name, count in counts.items()))

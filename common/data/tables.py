@@ -1,7 +1,7 @@
 """Reads CSV files that list examples: a column of paths, one of labels and perhaps one of splits. TensorFlow-free.
 
 The separator is a comma, semicolon, tab or bar, whichever the first line has most. Columns may have any usual name, in
-any case. A file without a line of column names has the path first, then the label.
+any case. In a file without a line of column names, the cells tell the columns.
 """
 
 import collections
@@ -44,6 +44,9 @@ _SEPARATORS = ",;\t|"
 TINY = "val_annotations.txt"  # Tiny ImageNet's list: file, class, left, top, right, bottom.
 _SHOWN = 6  # Columns in a message.
 _FIRST = 20  # Rows that tell whether a table has column names.
+_MOST = 0.5  # Part of a column's cells that name a split. This project's choice.
+_NUMBER = re.compile(r"-?[\d.]+(e[+-]?\d+)?", re.I)
+_LIST = str.maketrans("", "", "[](){}'\"")  # Signs of a list in a cell.
 _MARKS = {"0", "1", "0.0", "1.0"}  # Of a column that says whether an example is of a class.
 # Columns of an example's first and last second or frame.
 _PART = re.compile(r"(t_|time_)?(start|begin|end|stop)(_(time|frame|second|seconds|timestamp))?")
@@ -115,10 +118,10 @@ def read(path: str | os.PathLike) -> Table:
     if not rows:
         raise UserError(f"{path}: no rows; expected path,label and lines of them")
     columns = tuple(map(_column, rows[0]))
-    if len(rows[0]) in (2, 3) and _lists_files(path, columns, [row[0] for row in rows[:_FIRST]]):
-        columns = ("path", "label", "split")[: len(rows[0])]
-    elif path.name == TINY:
+    if path.name == TINY:
         columns = ("path", "label", "left", "top", "right", "bottom")
+    elif (at := _files_at(path, columns, rows[:_FIRST])) is not None:
+        columns = _by_cells(path, rows, at)
     else:
         rows, numbers = rows[1:], numbers[1:]
     if not rows:
@@ -130,21 +133,47 @@ def read(path: str | os.PathLike) -> Table:
     return table
 
 
-def _lists_files(path: Path, columns: Sequence[str], first: Sequence[str]) -> bool:
-    """Whether a table without column names lists files: its first cell is one, or as one of the next cells is.
+def _files_at(path: Path, names: Sequence[str], first: Sequence[Sequence[str]]) -> int | None:
+    """Returns the column of files in a table without column names: its first cell is one, or as one of the next is.
 
-    A folder, of frames, counts if no cell beside it is a column's name, and it holds no file of the next rows.
+    A folder, of frames, counts in the first column if it holds no file of the next rows. None: the table has column
+    names, or one column.
     """
-    suffix = os.path.splitext(first[0])[1].lower()
-    alike = [cell for cell in first if suffix and os.path.splitext(cell)[1].lower() == suffix]
-    if any(os.path.isfile(located(cell, base)) for cell in (first[0], *alike) for base in bases(path)):
-        return True
-    column_names, folder = sum(NAMES.values(), ()), located(first[0], path.parent)
-    if not first[0] or any(
-        name in column_names or name.removesuffix("s") in column_names for name in columns
-    ):
-        return False
-    return folder.is_dir() and not any(folder in located(cell, path.parent).parents for cell in first)
+    column_names = {form for name in sum(NAMES.values(), ()) for form in (name, f"{name}s")}
+    listed = [[row[n] for row in first if n < len(row)] for n in range(len(names))]
+    if len(names) < 2 or not column_names.isdisjoint(names):
+        return None
+    for number, column in enumerate(listed):
+        suffix = os.path.splitext(column[0])[1].lower()
+        alike = [cell for cell in column if suffix and os.path.splitext(cell)[1].lower() == suffix]
+        if any(os.path.isfile(located(cell, base)) for cell in (column[0], *alike) for base in bases(path)):
+            return number
+    place = located(first[0][0], path.parent)
+    holds = any(place in located(cell, path.parent).parents for cell in listed[0])
+    return 0 if first[0][0] and place.is_dir() and not holds else None
+
+
+def _by_cells(path: Path, rows: Sequence[Sequence[str]], files: int) -> tuple[str, ...]:
+    """Returns names for columns of which number `files` has the paths.
+
+    Most cells of the split's name a split. The label is the only other column, or the only one that has words and
+    has them several times, or has words, or numbers several times. Raises UserError if two columns may be the label.
+    """
+    numbers = (n for n in range(len(rows[0])) if n != files and any(row[n] for row in rows if n < len(row)))
+    cells = {n: [row[n] for row in rows if n < len(row)] for n in numbers}
+    shares = {n: sum(split_names.part_of(c) is not None for c in cells[n]) / len(cells[n]) for n in cells}
+    split = max(cells, key=lambda n: (shares[n], n))
+    others = [n for n in cells if len(cells) == 1 or n != split or shares[n] <= _MOST]
+    words = [n for n in others if not all(map(_NUMBER.fullmatch, cells[n]))]
+    labels = [n for n in words or others if len(others) == 1 or len({*cells[n]}) < len(cells[n])] or words
+    if len(labels) != 1:
+        both = ", ".join(f"{n + 1} ({rows[0][n]})" for n in labels or others)
+        raise UserError(
+            f"{path}: no line of column names, and any of columns {both} may be the label; write a first line such as "
+            "path,label,split"
+        )
+    kinds = {files: "path", labels[0]: "label", **({} if split in others else {split: "split"})}
+    return tuple(kinds.get(n, f"column_{n + 1}") for n in range(len(rows[0])))
 
 
 def cells(path: str | os.PathLike, separator: str = "") -> Iterator[tuple[int, list[str]]]:
@@ -316,14 +345,20 @@ def _check_rows(
             what = "a column of an example's start or end, not read: the whole file is taken"
             report.suspect(what, f"{table.path}: {name}")
         report.skip("a column that is not read", f"{table.path}: {name}")
+        both = {(row[names["label"]], row[name]) for row in table.rows} if name in NAMES["label"] else set()
+        if len(both) > min((len({*side}) for side in zip(*both)), default=0):
+            raise UserError(
+                f"{table.path}: columns {names['label']} and {name} may both be the labels, and they differ; rename one"
+            )
     labels, of_file = {one.label for one in rows}, {one.path: one.label for one in rows}
+    plain_labels = {label.translate(_LIST) for label in labels}
     in_classes = {plain(one.path.parent.name) for one in rows} == set(map(plain, labels))
     once: dict[tuple[Path, str, str], Example] = {}
     for one in rows:
         place = f"{table.path}: line {one.line}"
         for sign in (r" *[|;,] *", " +"):
-            several = re.split(sign, one.label)
-            if len(several) > 1 and labels.issuperset(several):
+            several = re.split(sign, one.label.translate(_LIST))
+            if len(several) > 1 and plain_labels.issuperset(several):
                 report.suspect("a label of several classes, taken as a class of its own", place)
         if in_classes and plain(one.path.parent.name) != plain(one.label):
             report.suspect(

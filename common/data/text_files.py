@@ -1,8 +1,8 @@
 """Reads people's text files: texts, names, lists and CSV files, in any usual encoding. TensorFlow-free.
 
 A byte-order mark at the start is removed. UTF-16 and UTF-32 are decoded if the file has the mark, otherwise refused.
-UTF-8 is the encoding of every other file. A line feed ends a line, with or without a carriage return before it; in a
-file without line feeds, carriage returns end lines. Gzip files are recognized by their content.
+UTF-8 is the encoding of every other file. A line feed ends a line, with or without a carriage return before it; where
+most lines end in a carriage return alone, so do all. Gzip files are recognized by their content.
 """
 
 import codecs
@@ -33,7 +33,7 @@ _MARKS = (
 )
 # Starts of files that are not text, from their formats' specifications, and what they are.
 _KINDS = (
-    (b"PK\x03\x04", "a zip file, as Excel's and Word's files are"),
+    (b"PK\x03\x04", "a zip file, to be unpacked, or one of Excel or Word"),
     (b"%PDF", "a PDF"),
     (b"PAR1", "Parquet"),
     (b"\xd0\xcf\x11\xe0", "a file of an old Excel or Word"),
@@ -43,7 +43,7 @@ _KINDS = (
         for start in (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"\0\0\0")
     ),
     *(
-        (start, "a compressed file")
+        (start, "a compressed file, to be unpacked")
         for start in (b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!", b"\x28\xb5\x2f\xfd")
     ),
 )
@@ -82,20 +82,21 @@ def lines(path: str | os.PathLike) -> Iterator[Line]:
     name, number = os.fspath(path), 0
     with _sound(name) as (head, file, encoding):
         start = head.decode(encoding, "ignore")
-        end = "\r" if "\r" in start and "\n" not in start else "\n"
+        lone = start.count("\r") - start.count("\r\n") > start.count("\n")
+        end, ends = ("", ("\r", "\n")) if lone else ("\n", "\n")
         # Bytes that are not UTF-8 become single surrogates, so that the other lines can be read.
         faults = "surrogateescape" if encoding == "utf-8" else "strict"
         reader = io.TextIOWrapper(file, encoding, faults, newline=end)
         try:
             for number, text in enumerate(iter(lambda: reader.readline(MOST_LINE + 1), ""), 1):
-                if len(text) > MOST_LINE and not text.endswith(end):
-                    while text and not text.endswith(end):
+                if len(text) > MOST_LINE and not text.endswith(ends):
+                    while text and not text.endswith(ends):
                         text = reader.readline(MOST_LINE)
                     yield Line(number, None, TOO_LONG)
                 elif _NOT_DECODED.search(text):
                     yield Line(number, None, NOT_UTF8)
                 else:
-                    yield Line(number, text.removesuffix(end).removesuffix("\r"))
+                    yield Line(number, text.removesuffix("\n").removesuffix("\r"))
         except UnicodeDecodeError as error:
             raise UserError(f"{name}: after line {number}: broken {encoding.upper()}; {SAVE}") from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -63,8 +64,8 @@ def prepared(sources: Sequence[Path], options: Options) -> Pairs:
         pairs, held_out = _divided(pairs, sources, options)
     else:
         _check(held_out, options.eval_sources, report)
-        train_sources = {text_files.normal(source).casefold() for source, _ in pairs}
-        both = [source for source, _ in held_out if text_files.normal(source).casefold() in train_sources]
+        train_sources = {_words(source) for source, _ in pairs}
+        both = [source for source, _ in held_out if _words(source) in train_sources]
         if both:
             report.suspect("the same sentence to train and to evaluate on", both[0][:80], len(both))
     every = pairs if options.eval_sources else [*pairs, *held_out]
@@ -84,11 +85,17 @@ def languages(sources: Sequence[Path], options: Options) -> tuple[str, str] | tu
     if options.languages:
         options.report.choose("languages", " ".join(options.languages), "--languages")
         return options.languages
-    suffixes = [path.name.removesuffix(".gz").rpartition(".")[2].lower() for path in sources]
+    suffixes = [path.name.lower().removesuffix(".gz").rpartition(".")[2] for path in sources]
     if len(suffixes) != 2 or not all(map(sentences.LANGUAGES.fullmatch, suffixes)):
         return ()
     options.report.choose("languages", " ".join(suffixes), "the files' names")
     return suffixes[0], suffixes[1]
+
+
+def _words(sentence: str) -> str:
+    """Returns what two copies of a sentence share: its words, in lower case."""
+    text = text_files.normal(sentence).casefold()
+    return " ".join(re.findall(r"\w+", text)) or text
 
 
 def word_count(text: str) -> int:
@@ -111,8 +118,8 @@ def _divided(pairs: list[parallel.Pair], paths: Sequence[Path], options: Options
         fix = "give more to hold some out, or name others with --eval"
         raise UserError(f"{paths[0]}: one sentence pair only; {fix}")
     options = dataclasses.replace(options, eval_part=min(options.eval_part, MOST_HELD / len(distinct)))
-    sources = (text_files.normal(source).casefold() for source, _ in distinct)
-    groups = [str(n) for n in near_copies.joined(len(distinct), near_copies.same_names(list(sources)))]
+    names = [_words(source) for source, _ in distinct]
+    groups = [str(n) for n in near_copies.joined(len(distinct), near_copies.same_names(names))]
     _, held_out = given_splits.own_split(distinct, ["all"] * len(distinct), groups, options, "the sentences")
     order = np.random.default_rng([options.seed, 1]).permutation(len(held_out))
     out = set(held_out)

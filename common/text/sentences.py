@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from common.data import tables, text_files
+from common.data import split_names, tables, text_files
 from common.data.report import Report
 from common.errors import UserError
 from common.text import parallel
@@ -22,10 +22,10 @@ _HEAD = 20  # Lines that show a file's format.
 _FORMATS = (
     (r"<(srcset|refset|tstset|dataset|doc|mteval)\b[^>]*>\s*(<|$)", "a file of WMT (SGM or XML)"),
     (r"<(seg|url|talkid|reviewer)\b[^>]*>.*</\1>", "a file of WMT or IWSLT with tags"),
-    (r"<(tmx|xliff|html|text|ts)\b[^>]*>\s*(<|$)", "XML or HTML, such as TMX or XLIFF"),
+    (r"<(tmx|xliff|html|text|ts|resources)\b[^>]*>\s*(<|$)", "XML or HTML, such as TMX or XLIFF"),
     (r"\[\s*[\[{]\s*\"|\{\s*\"[^\"\n]*\"\s*:|[\[{]\s*\n\s*[\[{\"]|\[\"[^\n]*\"\]$", "JSON"),
-    (r"(#.*\n)*msgid \"", "gettext (PO)"),
-    (r"(WEBVTT\b.*\n(.*\n)*?.*-->|\d+\s*\n\d+:\d\d.*-->)", "subtitles"),
+    (r"((#.*)?\n)*(msgctxt .*\n)?msgid \"", "gettext (PO)"),
+    (r"(WEBVTT\b.*\n(.*\n)*?.*-->|\d+\s*\n\d+:\d\d.*-->|\[Script Info\]|\{\d+\}\{\d+\})", "subtitles"),
     (r"[^\n\t]* \|\|\| ", "text with ||| between the sides"),
 )
 # Words in names of columns, besides codes of languages: those of WMT's and Europarl's text, by ISO 639-1.
@@ -45,7 +45,9 @@ _NUMBER = re.compile(r"(?=\D*\d)[\d.,:/+-]+(e[+-]?\d+)?|(https?|ftp)://\S+", re.
 # A name of a file or an id, and its part that tells it from others, which may be hexadecimal.
 _ID, _COUNTER = re.compile(r"(?=\D*\d)[\w.,:/\\+-]+", re.A), re.compile(r"[\da-f]+")
 _CODE = re.compile(r"([a-z]{2,3}|[A-Z]{2,3})([-_]\w+)?")  # Of a language, as in en, ENG and zh_Hans.
-_LEAST_CODES = 2  # More equal ones in a column are no sentences, but a code. This project's choice.
+# More equal codes in a column are no sentences; nor are cells that are there as often in so many first lines. This
+# project's choice.
+_LEAST_CODES, _OFTEN, _MANY = 2, 5, 2000
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')  # A cell as CSV quotes it.
 # The first or the last line of a cell that has several.
 _OPEN = re.compile(r'"(?:[^"\t]|"")*|(?:[^"\t]|"")*"')
@@ -60,6 +62,10 @@ def read(paths: Sequence[Path], most: int, report: Report) -> Iterator[parallel.
     """
     if len(paths) > 2:
         raise UserError(f"{paths[2]}: one file too many; give two text files, or one with tabs")
+    parts = {split_names.part_of(split_names.word_of(path.name)) for path in paths}
+    if len(parts - {None}) > 1:
+        both = " and ".join(map(str, paths))
+        raise UserError(f"{both}: by their names different parts of a split; give two files of one")
     for path in paths:
         if path.is_dir():
             raise UserError(f"{path}: a folder; give two text files, or one of sentence, tab, translation")
@@ -121,6 +127,8 @@ def _tabbed(path: Path, report: Report) -> Iterator[list[text_files.Line]]:
         if not sentence_columns and texts[0] > 1:
             raise UserError(f"{path}: {what}; give a file of sentence, tab, translation")
         report.suspect(f"{what}, the other ids or numbers, taken as such", str(path))
+    if len(texts) > 2 and not sentence_columns:
+        texts = _varied(path, texts, report)
     first, second = (texts if len(texts) > 1 else sentence_columns or range(2))[:2]
     if width > 2:
         report.skip(
@@ -141,6 +149,18 @@ def _tabbed(path: Path, report: Report) -> Iterator[list[text_files.Line]]:
                 report.change("quotes around a cell, undone", f"{path}: line {line.number}")
                 sides[number] = side.strip()[1:-1].replace('""', '"')
         yield [dataclasses.replace(line, text=side) for side in sides]
+
+
+def _varied(path: Path, columns: list[int], report: Report) -> list[int]:
+    """Returns those of more than two columns that are no parts or kinds of text, such as train; or all."""
+    rows = [row for _, row in itertools.islice(_rows(path), _MANY)]
+    cells = {n: [_COUNTER.sub("0", cell) for cell in _filled(rows, n)] for n in columns}
+    varied = [n for n in columns if len({*cells[n]}) * _OFTEN > len(cells[n])]
+    if len(varied) < 2 or varied[:2] == columns[:2]:
+        return columns
+    what = f"columns {varied[0] + 1} and {varied[1] + 1} read, as one before them repeats few words"
+    report.suspect(what, f"{path}: {rows[0][columns[0]]}")
+    return varied
 
 
 def _sentence_columns(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -209,11 +229,12 @@ def _fault(line: text_files.Line, most: int) -> str:
     if "\0" in line.text:
         return text_files.NUL
     if len(line.text) > most:
-        return TOO_LONG.format(most)
+        odd = len(_LINE_ENDS.findall(line.text)) > _HEAD
+        return TOO_LONG.format(most) + "; it has U+2028, U+0085 or the like; end lines with line feeds" * odd
     # Characters without width, as of a byte-order mark, are no sentence.
     return "" if any(letter.isprintable() and not letter.isspace() for letter in line.text) else EMPTY
 
 
 def clean(text: str | None) -> str:
-    """Returns a sentence without byte-order marks and without characters that some readers take for a line's end."""
-    return _LINE_ENDS.sub(" ", str(text).strip("\ufeff"))
+    """Returns a sentence without byte-order marks, blanks around it, and what some readers take for a line's end."""
+    return _LINE_ENDS.sub(" ", str(text).strip("\ufeff")).strip()

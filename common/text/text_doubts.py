@@ -24,6 +24,7 @@ _APART, _KEYED, _OFTEN = 0.5, 0.5, 0.05
 _VARIED, _RELATED, _LEAST_PAIRS = 0.2, 0.3, 50
 _FIRST_WORD = re.compile(r"[\s\"]*([^\s=:\"]+)")
 _DIVIDED = "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"  # Thai, Lao, Burmese and Khmer: U+200B divides words.
+_RIGHT = "[\u0590-\u08ff]"  # Hebrew, Arabic and others from right to left.
 # Encodings as which UTF-8 is read by mistake.
 _WRONG = ("cp1252", "latin-1", "cp1251")
 
@@ -61,13 +62,24 @@ _IN_SENTENCES: dict[str, Callable[[str], Any]] = {
     "a tag of HTML or XML": _with(r"</?[A-Za-z][A-Za-z0-9]*(\s[^<>]*)?/?>"),
     "markup of a wiki": _with(r"\[\[[^\]]+\]\]|'{3}"),
     "an escape of a program, such as \\n or \\u00e9": _with(r"\\([nrt]\b|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2})"),
+    "an escape of mail or the web, such as =C3=A9": _with(
+        r"=[0-9A-F]{2}=[0-9A-F]{2}|%[0-9A-F]{2}\w*%[0-9A-F]{2}"
+    ),
+    "a question mark in a word, as of a lost letter": _with(r"\?[a-zß-ÿ](?<=[A-Za-zß-ÿ]..)(?!\w*=)"),
+    "a mark for a network, such as [CLS], >>deu<< or a task's name": _with(
+        r"\[(CLS|SEP|PAD|MASK|UNK)\]|>>\w{2,8}<<|<2\w\w>|__[a-z]{2,3}__|translate \w+ to \w+:"
+    ),
+    "a mark of the direction of writing": _with(
+        f"[\u200e\u200f\u202a-\u202e\u2066-\u2069](?<!{_RIGHT}.)(?!{_RIGHT})"
+    ),
+    "no-break spaces in place of blanks": _with("\u00a0[^ \u00a0]+\u00a0[^ \u00a0]{2,}\u00a0"),
     "text whose hyphens are split off already (@-@)": _with(r" @-@ "),
     "words with their parts of speech or other factors": _with(r"(\S+[|_][A-Z]{2,5}\b\S* +){2}"),
     "a character without width, as of web pages": _with(f"^(?!.*{_DIVIDED}).*\u200b|[\u2060\ufeff\u00ad]"),
     "a sentence in quotes with doubled ones, as in a CSV": _with(r'^".*"".*"$'),
     "a tab in a sentence: has the file columns?": _with("\t"),
     "a word that tables have for an empty cell": _with(
-        r"^\s*(nan|NaN|null|NULL|None|#?N/A|<NA>|#(NAME|VALUE|REF|ERROR)[?!])\s*$"
+        r"^\s*\(?_*(nan|NaN|null|NULL|None|#?N/A|<NA>|#(NAME|VALUE|REF|ERROR)[?!])_*\)?\s*$"
     ),
     "numbers alone, without a word": _with(r"^\s*\d+(\s+\d+){3,}\s*$"),
 }
@@ -120,23 +132,28 @@ def report(
     if len(both) >= _LEAST_LINES and len(apart) > _APART * len(both):
         what = "numbers that differ in a sentence and its translation: are the lines shifted?"
         findings.suspect(what, " / ".join(pairs[apart[0]])[:80], len(apart))
-    step = max(1, len(pairs) // _SAMPLE)
-    mains = []
+    sample = pairs[:: max(1, len(pairs) // _SAMPLE)]
+    mains, sure = [], []
     for side, name in enumerate(("source", "target")):
-        texts = [pair[side] for pair in pairs[::step] if len(pair[side]) >= _LEAST_CHARACTERS]
-        guesses = [(text, *_identifier().classify(text)) for text in texts]
-        sure = [(text, language) for text, language, likely in guesses if likely > _SURE]
-        counts = collections.Counter(language for _, language, _ in guesses)
+        texts = [pair[side] if len(pair[side]) >= _LEAST_CHARACTERS else "" for pair in sample]
+        guesses = [_identifier().classify(text) if text else ("", 0) for text in texts]
+        sure.append([language if likely > _SURE else "" for language, likely in guesses])
+        counts = collections.Counter(language for language, _ in guesses if language)
         (main, _), *_ = counts.most_common(1) or [("", 0)]
-        mains.append(main if sum(language == main for _, language in sure) >= _LEAST_LINES else "")
-        others = [(text, language) for text, language in sure if language != main]
-        if mains[side] and len(others) > _MIXED * len(guesses):
+        mains.append(main if sure[side].count(main) >= _LEAST_LINES else "")
+        others = [(text, language) for text, language in zip(texts, sure[side]) if language not in ("", main)]
+        if mains[side] and len(others) > _MIXED * counts.total():
             text, language = others[0]
-            share = f"{len(others)} of {len(guesses)} lines of a sample, such as {text[:60]!r} ({language})"
+            share = f"{len(others)} of {counts.total()} lines of a sample, such as {text[:60]!r} ({language})"
             findings.suspect(f"a {name} in another language than most, {main}", share, len(others))
         code = languages[side] if languages else ""
         if code and mains[side] and mains[side] != code:
-            findings.suspect(f"the {name}{where} seems to be {main}, not {code}", guesses[0][0][:80])
+            findings.suspect(
+                f"the {name}{where} seems to be {main}, not {code}", next(filter(None, texts))[:80]
+            )
+    swapped = [pair for pair, *both in zip(sample, *sure) if all(both) and both == mains[::-1] != mains]
+    if len(swapped) > 1:
+        findings.suspect("source and target swapped", " / ".join(swapped[0])[:80], len(swapped))
     if mains[0] and mains[0] == mains[1]:
         findings.suspect("source and target seem to be in one language", mains[0])
     return tuple(mains)

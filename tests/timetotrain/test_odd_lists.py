@@ -153,6 +153,11 @@ def test_columns_of_numbers_codes_addresses_and_names_are_no_sentences(tmp_path,
         ("H2O\tdas Wasser\tchem. Formel\nCO2\tdas Gas\tes\nNH3\tb\tc", ["H2O", "CO2", "NH3"], 1),
         ("B1\tVitamin\t3\nB2\tZwei\t4", ["B1", "B2"], 1),
         ("en\tid\nGood day\tSelamat siang", ["Good day"], 1),
+        (
+            "\n".join(f"{'ab'[n < 'm']}\tGood day, {n}n men\tTag, {n}n Mann" for n in "hijklmnopqrs"),
+            [f"Good day, {n}n men" for n in "hijklmnopqrs"],
+            1,
+        ),
         ('"a 5"" disc"\tx\nan inch" more\ty', ['a 5" disc', 'an inch" more'], 0),
     ],
 )
@@ -311,8 +316,41 @@ def test_a_row_s_split_decides_which_file_it_means(tmp_path, rows, files, expect
     assert [str(one.path.relative_to(tmp_path)) for one in examples] == expected
 
 
+@pytest.mark.parametrize(
+    ("row", "right"),
+    [
+        *(
+            (row, True)
+            for row in ("{n},{p},{c}", "{p},1{n},{c}", "{c},{p}", "{s},{p},{c}", "{p},{s},{c}", "{p},{c},")
+        ),
+        *((row, True) for row in ("{p},{i},{c}", "{p},{c},0.{n}", "{p},40,30,{c}", "{p},{c},{s},x{n}")),
+        *((row, False) for row in ("{p},40,30", "{p},{c},{c}{c}", "{p},x{n},y{n}")),
+    ],
+)
+def test_a_table_without_column_names_is_told_by_its_cells(tmp_path, row, right):
+    (tmp_path / "1.png").write_bytes(b"x")
+    rows = [
+        row.format(n=n, p=f"{n}.png", c="ab"[n % 2], i=n % 2, s=("train", "val")[n % 3 > 1]) for n in range(9)
+    ]
+    if not right:
+        with pytest.raises(
+            UserError, match="no line of column names, and any of columns .* may be the label"
+        ):
+            listed(tmp_path, rows)
+        return
+    examples, _ = listed(tmp_path, rows)
+    assert [(one.path.name, one.label) for one in examples] == [(f"{n}.png", "ab"[n % 2]) for n in range(9)]
+    assert {one.split for one in examples} == ({"train", "val"} if "{s}" in row else {""})
+
+
+def test_two_columns_of_labels_that_differ_are_refused(tmp_path):
+    listed(tmp_path, ["path,label,class", "0.png,0,cat", "1.png,1,dog"])
+    with pytest.raises(UserError, match="columns label and category may both be the labels, and they differ"):
+        listed(tmp_path, ["path,label,category", "0.png,cat,animal", "1.png,dog,animal"])
+
+
 def test_several_classes_of_a_file_are_said(tmp_path):
-    _, report = listed(tmp_path, ["path;label", "0.png;a|b", "1.png;a", "2.png;b"])
+    _, report = listed(tmp_path, ["path;label", "0.png;[a|b]", "1.png;[a]", "2.png;[b]"])
     assert report.suspicious["a label of several classes, taken as a class of its own"].count == 1
 
 

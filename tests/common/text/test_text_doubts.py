@@ -1,11 +1,14 @@
 """Tests that parallel text with markup, lost encodings, stray columns or other languages is never taken in silence."""
 
 import random
+import re
 
 import pytest
 
 from common.data.folder_conversion import Options
-from common.text import custom_text, sentences
+from common.data.report import Report
+from common.errors import UserError
+from common.text import custom_text, sentences, subwords, text_doubts
 
 ENGLISH = "Two men in blue shirts are standing on a ladder {n}.\n"
 GERMAN = "Zwei Männer in blauen Hemden stehen auf einer Leiter {n}.\n"
@@ -49,6 +52,11 @@ def pairs_of(paths):
         ("Zwei [[Männer]] stehen auf einer Leiter {n}.\n", "markup of a wiki"),
         ("Zwei|CARD|zwei Männer|NN|Mann stehen|VVFIN|stehen {n}.\n", "parts of speech"),
         ("7 812 4 33 {n}\n", "numbers alone"),
+        ("Zwei M=C3=A4nner stehen auf einer Leiter {n}.\n", "an escape of mail"),
+        ("Zwei M?nner stehen auf einer Leiter {n}.\n", "a question mark in a word"),
+        ("[CLS] Zwei Männer stehen auf einer Leiter {n}. [SEP]\n", "a mark for a network"),
+        ("\u202bZwei Männer stehen auf einer Leiter {n}.\n", "direction of writing"),
+        (GERMAN.replace(" ", "\u00a0"), "no-break spaces"),
         ("Fehler: zu viele Anfragen an den Dienst.\n", "one target with many translations"),
         (ENGLISH, "one language"),
     ],
@@ -85,6 +93,40 @@ def test_sides_that_were_sorted_alone_are_said_by_their_lengths(tmp_path):
         (tmp_path / "a.xx").write_text("\n".join(targets))
         doubts = pairs_of((tmp_path / "a.en", tmp_path / "a.xx"))[1].suspicious
         assert any("lengths of the two sides" in what for what in doubts) == (name == "sorted")
+
+
+def test_a_few_swapped_pairs_are_said():
+    pairs = [(ENGLISH.format(n=n), GERMAN.format(n=n))[:: -1 if n % 20 == 0 else 1] for n in range(100)]
+    text_doubts.report(pairs, (), report := Report())
+    assert report.suspicious["source and target swapped"].count == 5
+
+
+def test_files_of_two_parts_are_refused_and_copies_stay_on_one_side(tmp_path):
+    with pytest.raises(UserError, match="by their names different parts of a split"):
+        list(sentences.read([tmp_path / "train.en", tmp_path / "valid.de"], 100, Report()))
+    rows = [f"Go on {n}{'.' * (n % 3 == 0)}\tWeiter {n}" for n in range(20)]
+    (tmp_path / "a.tsv").write_text("\n".join(rows + [row.replace(".", "").lower() for row in rows]))
+    pairs = custom_text.prepared([tmp_path / "a.tsv"], Options(eval_part=0.3))
+    sides = [
+        {re.sub(r"\W", "", source.lower()) for source, _ in part.rows}
+        for part in (pairs.train, pairs.evaluation)
+    ]
+    assert all(sides) and not sides[0] & sides[1]
+
+
+def test_a_changed_vocabulary_of_one_path_is_read_again(tmp_path):
+    pytest.importorskip("official.nlp.data")
+    from transformer import convert
+
+    numbers = []
+    for text in ("aa bb cc dd", "dd cc xx yy"):
+        (tmp_path / "text").write_text(f"{text}\n" * 20)
+        (tmp_path / "words").unlink(missing_ok=True)
+        subwords.build(tmp_path / "words", [str(tmp_path / "text")], 40)
+        numbers.append(next(convert._encoded([("dd cc", "cc")], tmp_path / "words", 1)))
+    assert (
+        numbers[1] == tuple(map(subwords.Subwords(tmp_path / "words").encode, ("dd cc", "cc"))) != numbers[0]
+    )
 
 
 def test_files_to_evaluate_on_that_are_swapped_are_said(tmp_path):
