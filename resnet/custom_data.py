@@ -11,6 +11,7 @@ from common.data import (
     baselines,
     folder_conversion,
     given_splits,
+    listed_splits,
     near_copies,
     pictures,
     split_names,
@@ -29,8 +30,8 @@ from resnet.images import Item
 from resnet.presets import PRESETS
 
 PREVIEW = "cpu-photos"  # The page shows this preset's sizes.
-# Names for a list of a folder's pictures: Hugging Face's, and Tiny ImageNet's.
-_METADATA = ("metadata.csv", "metadata.jsonl", tables.TINY)  # tables refuses JSON lines.
+# Names for a list of a folder's pictures: Hugging Face's, Roboflow's, and Tiny ImageNet's.
+_METADATA = ("metadata.csv", "metadata.jsonl", "_classes.csv", tables.TINY)  # tables refuses JSON lines.
 
 
 def convert(sources: Sequence[Path], out: Path, options: Options) -> Conversion:
@@ -111,7 +112,7 @@ def _parts(source: Path, options: Options, looked: dict[str, Picture]) -> tuple[
     for path in () if table else filter(Path.is_file, (source / name for name in _METADATA)):
         report.skip("a table that lists no pictures, not read", str(path))
     source = table or source
-    items, held_out = given_splits.classified(
+    items, held_out = listed_splits.classified(
         source, options, lambda folder: _in_folder(folder, report), in_list
     )
     items = _sound(items, report, looked)

@@ -100,10 +100,9 @@ def _in_folders(source: Path, report: Report) -> Iterator[Item]:
             empty = False
             report.change("a folder of frames, read as a clip of 25 frames a second", str(place))
             yield Item(str(place), text_files.normal(folder.name))
-        for path in files if not empty else ():
-            if path.parent not in clips:
-                report.skip("a file in no clip's folder", str(path))
-        for path in files if empty else ():
+        for path in files:
+            if path.parent in clips:
+                continue
             if path.suffix.lower() in UNFINISHED:
                 report.leave_out("an unfinished download", str(path))
             elif path.suffix.lower() in videos.SUFFIXES or videos.is_video(path):

@@ -13,6 +13,7 @@ from common.config import data_description
 from common.config.data_description import Description
 from common.data import baselines, folder_conversion, given_splits, near_copies, pictures, videos
 from common.data.folder_conversion import Card, Conversion, Options
+from common.data.listed_splits import classified
 from common.data.report import Report
 from common.distributed.replicas.base import Shard
 from common.errors import UserError
@@ -109,7 +110,7 @@ def _split(source: Path, options: Options) -> tuple[list[Item], list[Item]]:
     def in_list(path: Path) -> list[tuple[Item, str]]:
         return converter.listed(path, report=options.report)
 
-    train, held_out = given_splits.classified(source, options, in_folder, in_list)
+    train, held_out = classified(source, options, in_folder, in_list)
     return (train, held_out) if held_out is not None else _divided(train, options)
 
 

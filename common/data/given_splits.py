@@ -53,7 +53,7 @@ def given_split(folder: Path, pair: bool = True, report: Report | None = None) -
 
 
 def of_list(path: Path, partners: Partners, report: Report) -> set[str]:
-    """Returns the files that a text file lists: a path, file name or stem a line, perhaps with a flag of -1, 0 or 1.
+    """Returns the files that a text file lists: a path, file name or stem a line, perhaps with a flag or a number.
 
     Raises UserError if the list cannot be read, or no line names one of `partners`; or a line fits two files. `report`
     receives the lines that name no file.
@@ -63,7 +63,7 @@ def of_list(path: Path, partners: Partners, report: Report) -> set[str]:
         name = text_files.normal(line)
         if not name:
             continue
-        forms = dict.fromkeys([name, re.sub(r" +-?[01]$", "", name)])
+        forms = dict.fromkeys([name, re.sub(r"[ ,;]+-?\d+$", "", name)])
         ways = (look(form, path) for look in (partners.find, partners.of_stem) for form in forms)
         file = next(filter(None, ways), None)
         if file is None:
@@ -92,29 +92,23 @@ def report_unused(
             )
 
 
-def _lists(folder: Path, suffixes: Collection[str] = (".csv", ".tsv", ".json", ".jsonl")) -> list[Path]:
+def lists(folder: Path, suffixes: Collection[str] = (".csv", ".tsv", ".json", ".jsonl")) -> list[Path]:
     return [path for path in folder_conversion.files(folder) if path.suffix.lower() in suffixes]
 
 
-# A list's name, such as train.txt, val_split.csv or UCF101's trainlist01.txt, but not valley.txt.
-_LIST = re.compile(r"(train|test|val)(ing|val|id|idation)?(list|set|split)?(?![^\W\d_]).*\.(txt|csv|tsv)")
 PACKED = (".tar", ".gz", ".tgz", ".zip", ".7z", ".rar", ".xz", ".zst", ".parquet", ".arrow", ".h5", ".npz")
 
 
 def report_layout(folder: Path, suffixes: Collection[str], report: Report) -> None:
     """Notes what in a folder of classes its layout does not explain; examples have one of `suffixes`.
 
-    That is files in no class's folder, lists and packed files, and classes that are all divided in the same way.
+    That is files in no class's folder, packed files, and classes that are all divided in the same way.
     """
     classes, files = folder_conversion.folders(folder), folder_conversion.files(folder)
     examples = {path for path in files if path.suffix.lower() in suffixes}
-    stems, places = {path.stem for path in examples}, {path.parent for path in examples} - {folder}
     for path in files:
         if path.parent == folder and path in examples:
             report.skip("in no class's folder", str(path), lost=True)
-        beside = path.parent not in places and path.stem not in stems  # No caption of an example.
-        if classes and beside and _LIST.fullmatch(path.name.lower()):
-            report.suspect("a list beside the folders that may be a split, not read", str(path))
         if classes and path.parent == folder and path.suffix.lower() in PACKED:
             report.suspect("a packed file beside the folders, not read; unpack it", str(path))
     inside = [{path.name for path in folder_conversion.folders(place)} for place in classes]
@@ -122,7 +116,7 @@ def report_layout(folder: Path, suffixes: Collection[str], report: Report) -> No
         what = f"the outer folders, such as {classes[0].name}, not those inside of them"
         report.choose("classes", what, "the converter")
     same = sorted(set.intersection(*inside)) if len(inside) > 1 else []
-    if len(same) > 1:
+    if len(same) > 1 and (examples or any(map(split_names.of_folder, same))):  # Not names of clips of frames.
         both = f"{classes[0]}/{same[0]} and {classes[-1]}/{same[0]}"
         report.suspect("the same folders in every class's folder, read as parts of the class", both)
 
@@ -132,7 +126,7 @@ def inner(folder: Path, examples: Sequence[str]) -> str:
     around = Path(os.path.commonpath([os.path.dirname(path) for path in examples])) if examples else folder
     if around != folder and len(folder_conversion.folders(around)) > 1:
         return f"; name {around} if its folders are the classes"
-    tables = _lists(folder, (".csv", ".tsv")) if folder.is_dir() else []
+    tables = lists(folder, (".csv", ".tsv")) if folder.is_dir() else []
     return f"; name {tables[0]} if it lists them" if tables else ""
 
 
@@ -177,30 +171,6 @@ def listed_split(source: Path, rows: Sequence[tuple[T, str]], report: Report) ->
         report.skip(f"split {name}, because another one is for evaluation", str(source), count)
     remaining = [(item, name) for item, name in rows if name not in tests]
     return tuple([item for item, name in remaining if split_names.part_of(name) == part] for part in (0, 1))
-
-
-def classified(
-    source: Path,
-    options: folder_conversion.Options,
-    in_folder: Callable[[Path], list[T]],
-    in_list: Callable[[Path], list[tuple[T, str]]],
-) -> tuple[list[T], list[T] | None]:
-    """Returns the examples to train and to evaluate on of folders of classes or of a list; the second None: no split.
-
-    `source` is a folder of class folders, or of train/ and val/ with these; or a list, whose examples `in_list` reads,
-    each with its split in lower case, "" without one. Raises UserError as `given_split` and `listed_split`.
-    """
-    if not source.is_dir():
-        rows = in_list(source)
-        split = any(part for _, part in rows)
-        return listed_split(source, rows, options.report) if split else ([item for item, _ in rows], None)
-    first, second = given_split(source, report=options.report)
-    if second and not folder_conversion.folders(second) and not _lists(second):
-        options.report.suspect("a folder to evaluate on without classes, not read", f"{second}/")
-        second = None
-    if second:
-        report_unused(source, (first, second), options.report)
-    return in_folder(first), in_folder(second) if second else None
 
 
 def class_names(source: Path, classes: Sequence[str], report: Report) -> list[str]:

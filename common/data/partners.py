@@ -80,7 +80,9 @@ class Partners:
     def of_stem(self, stem: str, near: Path, fits: Fits = lambda *_: True) -> str | None:
         """Returns the file whose name without its suffix is `stem`, or None; raises UserError for two. See `find`."""
         self._index()
-        fitting = [one for one in self._by_stem.get(plain(stem), []) if fits(one, stem)]
+        name = plain(stem)
+        same = self._by_stem.get(name.rpartition("/")[2], [])
+        fitting = [one for one in same if f"/{name}." in f"/{plain(one)}." and fits(one, stem)]
         return self._one(fitting, stem, near) if fitting else None
 
     def of_row(self, name: str, near: Path, split: str, label: str, exclusions: Set[str]) -> str | None:

@@ -20,18 +20,8 @@ from common.errors import UserError
 # Names of columns as people and tools write them: pandas, Excel, Hugging Face's `file_name`, Kaggle's `image`.
 NAMES = {
     "path": (
-        *(
-            "path",
-            "file",
-            "filename",
-            "file_name",
-            "filepath",
-            "filepaths",
-            "file_path",
-            "image",
-            "image_path",
-        ),
-        *("video", "video_path", "video_name", "clip", "image_name", "image_id"),
+        *("path", "file", "filename", "file_name", "filepath", "filepaths", "file_path", "image"),
+        *("image_path", "video", "video_path", "video_name", "clip", "image_name", "image_id"),
     ),
     "label": ("label", "labels", "class", "class_name", "category", "label_name", "target"),
     "split": ("split", "set", "subset", "partition", "dataset", "data_set"),
@@ -64,12 +54,14 @@ class Table:
     Attributes:
       path: the file.
       columns: the columns' names, in lower case.
+      titles: the columns' names as they are written.
       rows: {column: cell} of each row, without spaces at the ends.
       numbers: the line of the file at which each row ends.
     """
 
     path: Path
     columns: tuple[str, ...]
+    titles: Sequence[str]
     rows: Sequence[Mapping[str, str]]
     numbers: Sequence[int]
 
@@ -117,7 +109,7 @@ def read(path: str | os.PathLike) -> Table:
     numbers, rows = [number for number, _ in numbered], [cells for _, cells in numbered]
     if not rows:
         raise UserError(f"{path}: no rows; expected path,label and lines of them")
-    columns = tuple(map(_column, rows[0]))
+    columns, titles = tuple(map(_column, rows[0])), list(map(text_files.normal, rows[0]))
     if path.name == TINY:
         columns = ("path", "label", "left", "top", "right", "bottom")
     elif (at := _files_at(path, columns, rows[:_FIRST])) is not None:
@@ -126,7 +118,8 @@ def read(path: str | os.PathLike) -> Table:
         rows, numbers = rows[1:], numbers[1:]
     if not rows:
         raise UserError(f"{path}: no rows below the line of column names; add an example a line")
-    table = Table(path, columns, [_row(path, columns, *row) for row in zip(rows, numbers)], numbers)
+    cells = [_row(path, columns, *row) for row in zip(rows, numbers)]
+    table = Table(path, columns, titles, cells, numbers)
     for name in map(table.column, NAMES):
         if columns.count(name) > 1:
             raise UserError(f"{path}: two columns are called {name}; rename the one that does not count")
@@ -252,13 +245,10 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
         of an absent file may also be that of one file in a folder below; see common/data/partners.py.
     """
     names = {kind: table.column(kind) for kind in NAMES}
+    if names["path"] and names["label"] is None and report:
+        table = _of_marks(table, report)
+        names["label"] = table.column("label")
     if names["path"] is None or names["label"] is None:
-        marks = [name for name in table.columns if name and {row[name] for row in table.rows} <= _MARKS]
-        if names["path"] and len(marks) > 1:
-            columns = ", ".join(marks[:_SHOWN])
-            raise UserError(
-                f"{table.path}: a column for each class ({columns}), which is not read; write one column label"
-            )
         raise UserError(
             f"{table.path}: columns {', '.join(sorted(filter(None, table.columns))[:_SHOWN]) or '(none)'}; expected "
             "path,label, or a first line of a file that is there and its class"
@@ -287,6 +277,32 @@ def examples(table: Table, base: Path | None = None, report: Report | None = Non
     if not any(one.split for one in rows):
         rows = _by_folder(rows, base)
     return _check_rows(table, names, rows, report) if report else rows
+
+
+def _of_marks(table: Table, report: Report) -> Table:
+    """Returns a table of columns of 0 and 1, one for each class, with a column of labels; another one as it is.
+
+    Leaves out rows of no class or of several; raises UserError if these are most.
+    """
+    titles = dict(zip(table.columns, table.titles))
+    marks = [name for name in table.columns if name and {row[name] for row in table.rows} <= _MARKS]
+    rows, numbers, columns = [], [], ", ".join(titles[name] for name in marks[:_SHOWN])
+    for row, number in zip(table.rows, table.numbers) if len(marks) > 1 else ():
+        classes = [titles[name] for name in marks if float(row[name])]
+        if len(classes) == 1:
+            rows.append({**row, "label": classes[0]})
+            numbers.append(number)
+        else:
+            what = f"a row of {'several classes' if classes else 'no class'}"
+            report.leave_out(what, f"{table.path}: line {number}", most=_SHOWN)
+    if len(marks) > 1 and 2 * len(rows) < len(table.rows):
+        what = f"a column for each class ({columns}), of which most rows have several or none"
+        raise UserError(f"{table.path}: {what}; give each file one class, in a column label")
+    if not rows:
+        return table
+    report.choose("classes", f"the columns {columns}", str(table.path))
+    names = (*(name for name in table.columns if name not in marks), "label")
+    return dataclasses.replace(table, columns=names, rows=rows, numbers=numbers)
 
 
 def _base(cells: Sequence[str], path: Path) -> Path | None:

@@ -37,7 +37,7 @@ SUFFIXES = {
 }
 _FRAMES = pictures.SUFFIXES - {".gif"}  # Suffixes of a clip's frames.
 # Folders of other pictures.
-_NO_FILM = {"flow", "flow_x", "flow_y", "optical_flow", "depth", "mask", "masks"}
+_NO_FILM = {"flow", "flow_x", "flow_y", "optical_flow", "depth", "mask", "masks", "thumbs", "thumbnails"}
 # Suffixes of files that lie beside videos; FFmpeg would take some of them for a video of one frame.
 _OTHERS = {
     *(".txt", ".csv", ".tsv", ".json", ".xml", ".md", ".html", ".pdf", ".py", ".zip", ".gz", ".srt"),
@@ -54,6 +54,8 @@ _RATE = 25  # Frames per second of a folder of frames, which says none; as FFmpe
 _WHOLE = 0.9  # Part of its stated duration that a whole video has at least; sound may outlast the pictures.
 
 TURNED, SHRUNK = "video turned or mirrored as its display matrix says", "video scaled down"
+COVER = "a picture without a number among numbered frames, such as a cover, not read"
+FLOW = "frames of optical flow beside the others, not read"
 STRETCHED = "video of pixels that are not square, scaled to the shape that players show"
 
 
@@ -70,7 +72,7 @@ class Clip:
       height, width: frame size, in pixels.
       remark: "", or a description of the damage if the video is only partly usable.
       times: each frame's start in seconds after the first's, and the video's end.
-      changes: what reading changed, of TURNED, SHRUNK, STRETCHED.
+      changes: what reading changed, of TURNED, SHRUNK, STRETCHED, COVER, FLOW.
     """
 
     frames: Sequence[bytes]
@@ -168,14 +170,16 @@ def read(path: str | os.PathLike, short_side: int = SHORT_SIDE) -> Clip:
 
 
 def frame_folders(files: Sequence[pathlib.Path], root: pathlib.Path | None = None) -> list[pathlib.Path]:
-    """Returns the folders of several frames among files, of which none is a video or a GIF by its suffix.
+    """Returns the folders of several frames among files.
 
-    Folders of optical flow and the like are none, except for the one that the user named.
+    Not of thumbnails or frames of videos and GIFs among them; of optical flow and the like only as the user's `root`.
     """
-    places = collections.Counter(path.parent for path in files if path.suffix.lower() in _FRAMES)
-    if any(path.suffix.lower() in {".gif", *SUFFIXES} for path in files):
-        return []
-    several = [place for place, count in places.items() if count > 1]
+    films = [path for path in files if path.suffix.lower() in {".gif", *SUFFIXES}]
+    frames = [path for path in files if path.suffix.lower() in _FRAMES]
+    stems = {path.stem for path in films}
+    others = {path.parent for path in (*films, *(path for path in frames if path.stem in stems))}
+    several = [one for one, count in collections.Counter(p.parent for p in frames).items() if count > 1]
+    several = [place for place in several if place not in others and place.name not in stems]
     return [place for place in several if place == root or place.name.lower() not in _NO_FILM]
 
 
@@ -186,7 +190,9 @@ def _of_pictures(folder: pathlib.Path, short_side: int) -> Clip:
     """
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in _FRAMES)
     numbered = [path for path in paths if re.search(r"\d", path.stem)]
-    numbered = [path for path in numbered if not path.stem.lower().startswith("flow_")] or numbered
+    films = [path for path in numbered if not path.stem.lower().startswith("flow_")]
+    changes = [COVER] * (0 < len(numbered) < len(paths)) + [FLOW] * (0 < len(films) < len(numbered))
+    numbered = films or numbered
     paths = numbered or paths
     names = sorted({re.split(r"\d", path.stem)[0].casefold() for path in numbered})
     if len(names) > 1:
@@ -213,7 +219,7 @@ def _of_pictures(folder: pathlib.Path, short_side: int) -> Clip:
     if not frames:
         raise BadVideoError("holds no frame")
     times = [n / _RATE for n in range(len(frames) + 1)]
-    return Clip(frames, height, width, times=times, changes=[SHRUNK] * (scale < 1))
+    return Clip(frames, height, width, times=times, changes=changes + [SHRUNK] * (scale < 1))
 
 
 class _Frames:

@@ -126,7 +126,7 @@ def _crowd(value: Any, notes: Notes) -> int:
 
 
 def _box(bbox: Any, shape: Any, height: int, width: int, notes: Notes) -> list[float]:
-    if bbox in (None, []) and shape:
+    if bbox in (None, [], [0] * 4) and shape:
         notes.append((False, "a box computed from its mask"))
         sound = shapes.checked(shape, height, width)
         return coco_mask.toBbox(shapes.encoded(sound, height, width)).tolist()

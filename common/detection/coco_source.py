@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data import folder_conversion, given_splits, split_names
+from common.data import folder_conversion, given_splits, listed_splits, split_names
 from common.data.folder_conversion import Options
 from common.data.partners import Partners, stems
 from common.data.report import Report
-from common.detection import formats, mask_files, picture_files, sequences, splits, yolo
+from common.detection import formats, mask_files, picture_files, sequences, yolo
 from common.detection.annotation_formats import Source
 from common.errors import UserError
 from common.untrusted import parsed
@@ -44,7 +44,35 @@ def find(folder: Path, options: Options) -> tuple[Source, Source | None]:
         sources = [_json(folder, {path: _parsed(path)}, report) for path in files]
     else:
         sources = [source for source in _sources(folder, report) if source]
-    return tuple(sources) if len(sources) > 1 else splits.of_source(sources[0], folder, report)
+    return tuple(sources) if len(sources) > 1 else _divided(sources[0], folder, report)
+
+
+def _divided(source: Source, folder: Path, report: Report) -> tuple[Source, Source | None]:
+    """Divides annotations by lists, by COCO's field `split`, or by folders in the names; else (source, None).
+
+    `report` receives what in the user's folder looks like a split but cannot be honored.
+    """
+    images = [image for image in source.content["images"] if _name_of(image)]
+    names = list(map(_name_of, images))
+    lists = None if source.fractions else listed_splits.find(folder, {}, report)  # YOLO's are read already.
+    if lists:
+        listed = [{os.path.relpath(folder / name, source.folder) for name in part} for part in lists]
+        for name in sorted(set().union(*listed).difference(names)):
+            report.leave_out("named in a list, but no annotation is there", name)
+        return source.divided(listed, report, "in no list of the split")
+    for kind, words in (
+        ("field split", [str(image.get("split") or "").lower() for image in images]),
+        ("folders", [split_names.of_path(os.path.relpath(source.folder / name, folder)) for name in names]),
+    ):
+        present = {split_names.part_of(word) for word in words}
+        if present == {0, 1}:
+            listed = given_splits.listed_split(folder, list(zip(names, words)), report)
+            return source.divided(listed, report)
+        if {0, 1} < present or kind == "field split" and any(words):
+            report.suspect(
+                f"{kind}: a split that not every picture has in both parts, not taken", str(folder)
+            )
+    return source, None
 
 
 def _sources(folder: Path, report: Report) -> Sequence[Source | None]:
@@ -104,7 +132,7 @@ def _annotations(folder: Path, report: Report) -> dict[Path, Any]:
     near = [path for path in inside if path.parent in (folder, folder / "annotations")]
     if inside and not near:
         xml = any(picture_files.is_voc(path) for path in files if path.suffix.lower() == ".xml")
-        near = [] if xml or yolo.has_labels(folder) else inside
+        near = [] if xml or yolo.labels_in(folder) else inside
     instances = any("instances" in path.stem.lower() for path in near)
     paths = [path for path in near if not (instances and _OTHER_TASKS.search(path.stem.lower()))]
     contents: dict[Path, Any] = {}

@@ -30,6 +30,7 @@ _JSON = (
     ({"data_row", "projects"}, "Labelbox", _BOXES),
     ({"item", "annotations"}, "Darwin (V7)", _COCO),
     ({"imageHeight", "imageWidth", "labels"}, "Labelbox", _COCO),
+    ({"imgHeight", "imgWidth", "objects"}, "Cityscapes", "convert it to COCO"),
     ({"name", "labels"}, "BDD100K or Scalabel", "convert it to COCO"),
     ({"annotation_id"}, "Label Studio", _COCO),
     ({"classes", "tags"}, "Supervisely", _COCO),

@@ -51,6 +51,7 @@ _FOREIGN = {
         lambda words: _IS_NAMED_BOX(words) and all(0 <= float(word) <= 1 for word in words[-4:]),
         "write the class's number, and list the names in classes.txt",
     ),
+    "KITTI's tracking": (_is("n2 a n14 n?"), _CONVERT),
     "OpenImages (OIDv4)": (_IS_NAMED_BOX, _CONVERT),
     "ICDAR (words of a text)": (
         lambda words: _are_pixels(words[:8]) and len(words) > 8,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from common.data import folder_conversion, near_copies, pictures, text_files
+from common.data import folder_conversion, near_copies, pictures, split_names, text_files
 from common.data.partners import LOSSLESS, MASK_ENDING, MASK_FOLDERS, stems
 from common.data.report import Report
 from common.detection.annotation_formats import Builder, Source, masked
@@ -76,6 +76,12 @@ def find(folder: Path, report: Report) -> Source | None:
         report.suspect(
             "a mask whose object has all four corners; 0 is the background", str(around[0]), len(around)
         )
+    # masks/cat/0.png and masks/dog/0.png, but not folders that pictures have too, such as masks/day/.
+    folders = {path.parent.name for path in values}
+    others = {name.lower() for path in by_picture for name in (path.parent.name, path.stem)} | MASK_FOLDERS
+    is_class = all(one.lower() not in others and not split_names.names_no_class(one) for one in folders)
+    if by_folder := {*names.values()} == {ONE_CLASS} and len(folders) > 1 and is_class:
+        report.choose("classes of masks", ", ".join(sorted(folders))[:80], "the masks' folders")
     builder = Builder()
     for picture, of_picture in by_picture.items():
         for path in sorted(odd.keys() & of_picture):
@@ -86,7 +92,8 @@ def find(folder: Path, report: Report) -> Source | None:
             continue
         builder.image(picture.relative_to(folder).as_posix(), *values[of_picture[0]].shape[::-1])
         for path in of_picture:
-            shapes = _objects(path, values[path], names, (values if numbered else numbers).get(path))
+            of_path = dict.fromkeys(names, text_files.normal(path.parent.name)) if by_folder else names
+            shapes = _objects(path, values[path], of_path, (values if numbered else numbers).get(path))
             builder.read(shapes, lambda item: masked(*item), report)
     aside = [picture.relative_to(folder).as_posix() for picture in broken]
     return Source(builder.content(), folder, str(folder), aside=aside)

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from common.data import folder_conversion, given_splits, pictures, split_names, text_files
+from common.data import folder_conversion, given_splits, listed_splits, pictures, split_names, text_files
 from common.data.partners import Partners, plain, stems
 from common.data.report import Report
-from common.detection import label_lines, splits
+from common.detection import label_lines
 from common.detection.annotation_formats import Builder, Source
 from common.errors import UserError
 from common.untrusted import parsed
@@ -27,6 +27,7 @@ NO_LABELS_BESIDE = (
 _NOTES = "notes.json"  # Label Studio's list of classes beside classes.txt.
 # The first line of a list of all pictures and their boxes, as of keras-yolo3: a.jpg x1,y1,x2,y2,class.
 _IS_LIST = re.compile(r"\S.*\.(jpe?g|png|bmp)[\s,]+(-?[\d.]+,){3,}", re.I)
+_HEADING = re.compile(r"#.*|(class(es|[ _]names?)|names|labels|categories)\s*[:=]?", re.I)  # No class's name.
 _LOOKED_AT = 50  # Label files that show the program.
 
 
@@ -55,7 +56,12 @@ def find(folder: Path, report: Report, expected: Callable[[], str]) -> tuple[Sou
             raise UserError(
                 f"{folder}: {len(alone)} label files match no picture, such as {alone[0]} beside {paths[0].name}"
             )
+        if alone and paths:
+            label_lines.program_of(text_files.read(alone[0]), folder)
         raise UserError(expected())
+    list(map(labels.of, paths))  # Those of a part that is not read are used too.
+    for path in labels.unused(beside=True):
+        report.skip("a file of labels without a picture", str(path), lost=True)
     program = label_lines.program_of(labels.some_lines(), folder)
     names = [] if program else _names(folder, settings, report)
     twice = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
@@ -65,7 +71,7 @@ def find(folder: Path, report: Report, expected: Callable[[], str]) -> tuple[Sou
     if settings.get("kpt_shape"):
         raise UserError(f"{settings['path of this file']}: {label_lines.POSES}")
     reader = _Reader(names, labels, report)
-    lists = splits.find(folder, settings, report)
+    lists = listed_splits.find(folder, settings, report)
     if lists:
         return reader.read(folder, program, lists[0] | lists[1]).divided(
             lists, report, "in no list of the split"
@@ -75,12 +81,6 @@ def find(folder: Path, report: Report, expected: Callable[[], str]) -> tuple[Sou
         folder, second = first, None
     sources = [reader.read(part, program) for part in ([first, second] if second else [folder])]
     return sources[0], sources[1] if second else None
-
-
-def has_labels(folder: Path) -> bool:
-    """Whether a picture has a file of labels."""
-    labels = Labels(folder)
-    return any(map(labels.of, _pictures(folder)))
 
 
 def labels_in(folder: Path) -> Path | None:
@@ -113,7 +113,7 @@ class Labels:
         self.anywhere: Partners | None = None
         for path in folder_conversion.files(folder):
             if path.suffix.lower() == ".txt" and path.name not in _LISTS:
-                self._files.setdefault(_key(path.with_suffix("")), path)
+                self._files.setdefault(plain(path.with_suffix("").as_posix()), path)
 
     def of(self, picture: Path, report: Report | None = None) -> Path | None:
         """Returns a picture's label file, or None; notes in the report another one, and another picture of the same."""
@@ -122,7 +122,7 @@ class Labels:
             if images in folders:
                 at = len(folders) - 1 - folders[::-1].index(images)
                 places.insert(0, Path(*picture.parts[:at], "labels", *picture.parts[at + 1 :]))
-        keys = (_key(place.with_name(stem)) for place in places for stem in stems(place.name))
+        keys = (plain(place.with_name(stem).as_posix()) for place in places for stem in stems(place.name))
         files = list(dict.fromkeys(self._files[key] for key in keys if key in self._files))
         if not files and self.anywhere:
             other = self.anywhere.of_stem(picture.stem, near=picture)
@@ -134,15 +134,14 @@ class Labels:
         if report and files and self._used.get(files[0], picture) != picture:
             report.suspect("two pictures with one file of labels", f"{picture} and {self._used[files[0]]}")
         if files:
-            self._used[files[0]] = picture
+            self._used.setdefault(files[0], picture)
         return next(iter(files), None)
 
-    def unused(self, near: Path | None = None) -> list[Path]:
-        """Returns the label files that no picture has; with `near` only those in folders where others are used."""
+    def unused(self, beside: bool = False) -> list[Path]:
+        """Returns the label files that no picture has; `beside`: only those in labels/ or where others are used."""
         places = {path.parent for path in self._used}
-        return [
-            p for p in self._files.values() if p not in self._used and (near is None or p.parent in places)
-        ]
+        alone = [path for path in self._files.values() if path not in self._used]
+        return [p for p in alone if not beside or p.parent in places or re.search("/labels/", f"{p}", re.I)]
 
     def some_lines(self) -> list[str]:
         """Returns lines of the files that pictures have; of unreadable files none."""
@@ -151,10 +150,6 @@ class Labels:
             with contextlib.suppress(UserError):
                 lines += text_files.read(path)
         return lines
-
-
-def _key(path: Path) -> str:
-    return plain(path.as_posix())
 
 
 def _names(folder: Path, settings: Mapping[str, Any], report: Report) -> list[str]:
@@ -173,7 +168,7 @@ def _names(folder: Path, settings: Mapping[str, Any], report: Report) -> list[st
                 with contextlib.suppress(UserError):
                     lists[path] = _of_settings(path, content)
     for path in _files(folder, lambda path: path.name in (*_LISTS, _NOTES)):
-        names = _of_notes(path) if path.name == _NOTES else _numbered(text_files.read(path))
+        names = _of_notes(path) if path.name == _NOTES else _listed(path)
         if names:
             lists[path] = names
     if not lists:
@@ -194,8 +189,9 @@ def _names(folder: Path, settings: Mapping[str, Any], report: Report) -> list[st
 
 
 def _holds_pictures(place: Path) -> bool:
-    """Whether pictures, labels or a folder of these lie directly in a folder."""
-    return any(
+    """Whether pictures, labels or a folder of these lie directly in a folder, or in those of a split in it."""
+    parts = [path for path in folder_conversion.folders(place) if split_names.of_folder(path.name)]
+    return any(map(_holds_pictures, parts)) or any(
         path.suffix.lower() in pictures.SUFFIXES
         or path.name.lower() in (*_IMAGES, "labels")
         or (path.suffix.lower() == ".txt" and _is_label(path))
@@ -203,8 +199,11 @@ def _holds_pictures(place: Path) -> bool:
     )
 
 
-def _numbered(lines: Sequence[str]) -> Sequence[str]:
-    """Returns the classes of lines such as "1: dog" by their numbers, if these are 0, 1, ...; else the lines."""
+def _listed(path: Path) -> Sequence[str]:
+    """Returns the classes of "1: dog", ... by their numbers 0, 1, ..., or else of lines; UserError for a heading."""
+    lines = text_files.read(path)
+    if lines and _HEADING.fullmatch(lines[0].strip()):
+        raise UserError(f"{path}: {lines[0].strip()[:40]!r} seems to be a heading, not class 0; remove it")
     matches = [re.fullmatch(r"\s*(\d+)(?:\s*[:,]\s*|\s+)(\S.*)", line) for line in lines if line.strip()]
     names = {int(one[1]): one[2] for one in matches if one}
     return [names[number] for number in sorted(names)] if {*names} == {*range(len(matches))} else lines
@@ -295,9 +294,6 @@ class _Reader:
                 report.lost.add(NO_LABELS)
             of_yolo = layout and functools.partial(layout.read, names=self._names)
             builder.read(lines or (), of_yolo or label_lines.NAMED[program][1], report)
-        for path in self._labels.unused(near=folder):
-            if path.is_relative_to(folder) or not any(p.lower() == "labels" for p in path.parts):
-                report.skip("a file of labels without a picture", str(path), lost=True)
         self._check(folder, {words[0] for _, words in rows})
         return Source(builder.content(self._names), folder, str(folder), fractions=not program)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.data import given_splits, tables
+from common.data import given_splits, listed_splits, tables
 from common.data.folder_conversion import Options
 from common.data.report import Report
 from common.errors import UserError
@@ -248,9 +248,18 @@ def test_absolute_paths_that_exist_nowhere_stay_as_the_list_says_them(tmp_path, 
     assert sum(str(path).endswith(".png") for path in looks) == 2 * 2 * len(cells)
 
 
-def test_columns_of_classes_are_refused_and_parts_of_a_file_are_said(tmp_path):
-    with pytest.raises(UserError, match="a column for each class .mel, nv., .* write one column label"):
-        listed(tmp_path, ["image,MEL,NV", "0.png,1.0,0.0", "1.png,0.0,1.0"])
+def test_columns_of_classes_are_labels_and_parts_of_a_file_are_said(tmp_path):
+    lines = ["image, MEL,Nevus x", "0.png, 1.0,0", "1.png,0,1", "2.png,1,1", "3.png,0,0", "4.png,0,1"]
+    rows, report = listed(tmp_path, lines)
+    assert [(row.path.name, row.label) for row in rows] == [
+        ("0.png", "MEL"),
+        *((f"{n}.png", "Nevus x") for n in (1, 4)),
+    ]
+    assert [*report.left_out] == ["a row of several classes", "a row of no class"]
+    with pytest.raises(UserError, match="a column for each class .MEL, Nevus x., of which most .*several"):
+        listed(tmp_path, [lines[0], lines[1], *lines[3:5]])
+    (_, _, row), report = listed(tmp_path, ["path,label", "0.png,['a']", "1.png,b", "2.png,\"['a', 'b']\""])
+    assert "a label of several classes, taken as a class of its own" in report.suspicious
     for rows in (
         ["label,youtube_id,time_start,time_end,path", "a,x,0,10,x.mp4", "b,y,3,13,y.mp4", "b,y,3,13,y.mp4"],
         ["path,label,start", "0.png,a,2020-01-01", "0.png,a,2020-01-02"],
@@ -379,9 +388,34 @@ def test_lists_and_packed_files_beside_folders_of_classes_are_suspicious(tmp_pat
     for name in ("lists/trainlist01.txt", "more.zip", "notes.txt"):
         (tmp_path / name).write_text("")
     given_splits.report_layout(tmp_path, (".png",), report := Report())
+    listed_splits.classified(tmp_path, Options(report=report), lambda _: [], None)
     assert [one.example for one in report.suspicious.values()] == [
-        str(tmp_path / name) for name in ("lists/trainlist01.txt", "more.zip")
+        str(tmp_path / name) for name in ("more.zip", "lists/trainlist01.txt")
     ]
+
+
+@pytest.mark.parametrize("place", ["meta", "."])
+def test_lists_beside_the_folder_of_the_classes_are_the_split_or_said(tmp_path, place):
+    names = [f"{'ab'[n % 2]}/{n}" for n in range(12)]
+    for number, name in enumerate(names):
+        shaded(tmp_path / f"set/images/{name}.png", number)
+    shaded(tmp_path / "set/images/b/0.png", 20)
+    (tmp_path / "set/meta").mkdir()
+    lines = [f"{name} {'ab'.index(name[0])}" if place == "." else name for name in names]
+    for name, part in (("train", lines[:9]), ("test", [*lines[9:], "b/0"])):
+        (tmp_path / f"set/{place}/{name}.txt").write_text("\n".join(part))
+    assert convert("resnet", tmp_path / "set", tmp_path / "out", "--no_page") == 0
+    held_out = (tmp_path / "out/held_out.txt").read_text().split()
+    assert sorted(held_out) == sorted(f"images/{name}.png" for name in [*names[9:], "b/0"])
+    assert convert("resnet", tmp_path / "set/images", tmp_path / "out2", "--no_page") == 0
+    assert (
+        "a list beside the folders that may be a split, not read" in reported(tmp_path / "out2")["suspicious"]
+    )
+    (tmp_path / f"set/{place}/test.txt").rename(tmp_path / f"set/{place}/test.json")
+    assert convert("resnet", tmp_path / "set", tmp_path / "out3", "--no_page") == 0
+    assert (
+        "a list beside the folders that may be a split, not read" in reported(tmp_path / "out3")["suspicious"]
+    )
 
 
 def test_captions_beside_pictures_are_no_lists(tmp_path):

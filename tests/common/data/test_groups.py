@@ -10,6 +10,7 @@ from PIL import Image
 from common.data import folder_conversion, given_splits, near_copies, tables, videos
 from common.data.report import Report
 from common.errors import UserError
+from common.export import inference
 from mnist import idx
 from tsm_kinetics import convert
 
@@ -78,6 +79,22 @@ def test_a_gif_is_a_clip_of_its_own_and_optical_flow_is_none(tmp_path, suffix):
     assert len(clips) == {".gif": 4, "/flow/{}.jpg": 0, "/rgb/{}.jpg": 2}[suffix]
 
 
+def test_folders_of_frames_beside_videos_are_clips_but_no_thumbnails_and_no_frames_of_these(tmp_path):
+    (tmp_path / "a").mkdir()
+    for name in ("img_1", "film"):
+        videos.write(tmp_path / f"a/{name}.mp4", np.zeros((2, 32, 32, 3), np.uint8))
+    for name in ("clip", "film"):  # Of the film its frames.
+        frames(tmp_path / f"a/{name}", 3)
+        (tmp_path / f"a/{name}/img_1.jpg").rename(tmp_path / f"a/{name}/img_4.jpg")
+    frames(tmp_path / "a/small", 2)  # One has a video's name.
+    expected = [str(tmp_path / f"a/{name}") for name in ("clip", "film.mp4", "img_1.mp4")]
+    report = Report()
+    assert [item.path for item in convert._in_folders(tmp_path, report)] == expected
+    assert report.skipped["no video (.jpg)"].count == 5
+    paths, others = inference.files_in(inference.Network("video", None, (), None), [str(tmp_path)])
+    assert (paths, len(others)) == (expected, 5)
+
+
 def test_videos_in_no_class_and_the_folder_around_the_classes_are_named(tmp_path):
     frames(tmp_path / "set/a/clip", 2)
     (tmp_path / "set/lists").mkdir()
@@ -115,6 +132,7 @@ def test_a_cover_and_optical_flow_beside_frames_are_none(tmp_path, others, count
     for number, path in enumerate(saved):
         Image.new("RGB", (40, 30), (9, 9, number * 99)).save(path)
     clip = videos.read(saved[0].parent)
+    assert clip.changes == {3: [videos.COVER]}.get(count, [videos.FLOW] * ("flow_x_1" in others))
     assert len(clip.frames) == count and (count, clip.frames[-1]) != (2, saved[-1].read_bytes())
 
 

@@ -144,6 +144,7 @@ def test_an_empty_line_of_the_classes_keeps_its_number(tmp_path):
         ({"classes.txt": "dog\ncat\n"}, {"labels/classes.txt": "cat\ndog\n"}),
         ({"data.yaml": "names: [cat, dog]\n"}, {"classes.txt": "cat\nbird\n"}),
         ({"data.yaml": "names: [cat, dog]\n"}, {"labels/data.yaml": "names: [dog, cat]\n"}),
+        ({"data.yaml": "names: [cat, dog]\n"}, {"b/data.yaml": "names: [dog, cat]\n"}),
         (
             {"classes.txt": "dog\ncat\n"},
             {"notes.json": json.dumps({"categories": [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}]})},
@@ -151,10 +152,20 @@ def test_an_empty_line_of_the_classes_keeps_its_number(tmp_path):
     ],
 )
 def test_two_lists_of_classes_that_differ_are_an_error_with_both(tmp_path, first, second):
-    (tmp_path / "labels").mkdir()
+    for folder in ("labels", "b/train/images"):
+        (tmp_path / folder).mkdir(parents=True)
     with pytest.raises(UserError, match="calls class") as error:
         labeled(tmp_path, ["0 0.4 0.5 0.3 0.25"] * 3, first | second)
     assert all(name in str(error.value) for name in (*first, *second))
+
+
+@pytest.mark.parametrize("heading", ["# classes", "Class names:", "labels"])
+def test_a_heading_is_no_class_and_labels_of_a_missing_folder_are_said(tmp_path, heading):
+    with pytest.raises(UserError, match="classes.txt: .* seems to be a heading"):
+        labeled(tmp_path, ["0 0.4 0.5 0.3 0.25"] * 3, {"classes.txt": f"{heading}\ncat\n"})
+    (tmp_path / "labels/val").mkdir(parents=True)
+    files = {"classes.txt": "cat\n", "labels/val/q.txt": "0 0.4 0.5 0.3 0.25\n"}
+    assert labeled(tmp_path, ["0 0.4 0.5 0.3 0.25"] * 3, files)[2].skipped
 
 
 @pytest.mark.parametrize(

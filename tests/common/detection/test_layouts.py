@@ -315,6 +315,7 @@ FOREIGN = {
     "via.json": ({"0.jpg9": {"filename": "0.jpg", "size": 9, "regions": []}}, "VIA"),
     "project.json": ({"_via_settings": {}, "_via_img_metadata": {}}, "VIA"),
     "rows.jsonl": ({"file_name": "0.jpg", "objects": {}}, "Hugging Face"),
+    "gtFine.json": ({"imgHeight": 9, "imgWidth": 9, "objects": []}, "Cityscapes"),
     "headless.csv": ("0.jpg,1,1,2,2,cat\n", "CSV"),
     "packed.parquet": ("PAR1", "parquet"),
     "annotations.xml": ("<?xml version='1.0'?><annotations><version>1.1</version></annotations>", "CVAT"),
@@ -329,6 +330,7 @@ FOREIGN = {
     [
         ({"own.json": '[{"boxes": []}]'}, "own.json: not in a form that is read; expected"),
         ({"rle.csv": "ImageId,EncodedPixels\n0,1 2"}, "rle.csv: not in a form"),
+        ({"0000.txt": f"0 1 Car 0 0{' 1.5' * 12}\n"}, "labels of KITTI's tracking"),
         (
             {f"{n}_annotations.txt": "0.jpg 1,2,3,4,0" for n in "ab"},
             "_annotations.txt: a list of pictures and boxes",

@@ -74,6 +74,18 @@ def test_values_are_the_classes_of_a_list_and_255_is_a_border(tmp_path, backgrou
         tidied(folder)
 
 
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [(("masks/cat", "masks/dog"), ["cat", "dog"]), (("masks/day", "masks/images"), [mask_files.ONE_CLASS])],
+)
+def test_folders_of_masks_are_their_classes_unless_pictures_have_them_too(tmp_path, places, expected):
+    for place in places:
+        folder_of(tmp_path, [scene([255] * 3)] * 3, f"{place}/p{{}}.png", "images/day/p{}.jpg")
+    (content,), names, report = tidied(tmp_path)
+    assert names == expected and ("classes of masks" in report.choices) == (len(names) > 1)
+    assert [item["category_id"] for item in content["annotations"][:4]] == [1, 1, len(names), len(names)]
+
+
 def test_255_is_a_border_only_beside_an_object(tmp_path):
     with pytest.raises(UserError, match=r"nothing says what the values \[1, 255\]"):
         tidied(folder_of(tmp_path / "a", [scene([1] * 3), scene([255] * 3)]))

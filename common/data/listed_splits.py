@@ -1,61 +1,37 @@
-"""Reads the split of annotated pictures from data.yaml, lists, fields or folders. TensorFlow-free."""
+"""Reads the split of examples from data.yaml, lists or folders. TensorFlow-free."""
 
 import collections
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.data import given_splits, pictures, split_names
+from common.data import folder_conversion, given_splits, pictures, split_names
 from common.data.partners import Partners
 from common.data.report import Report
-from common.detection.annotation_formats import Source
 from common.errors import UserError
 
 
-def of_source(source: Source, folder: Path, report: Report) -> tuple[Source, Source | None]:
-    """Divides annotations by lists, by COCO's field `split`, or by folders in the names; else (source, None).
+def find(
+    folder: Path,
+    settings: Mapping[str, Any],
+    report: Report,
+    suffixes: Collection[str] | None = pictures.SUFFIXES,
+) -> tuple[set[str], set[str]] | None:
+    """Returns the names, relative to `folder`, of the files to train and to evaluate on; None without such a split.
 
-    `report` receives what in the user's folder looks like a split but cannot be honored.
-    """
-    images = [
-        i for i in source.content["images"] if isinstance(i, dict) and isinstance(i.get("file_name"), str)
-    ]
-    names = [image["file_name"] for image in images]
-    lists = None if source.fractions else find(folder, {}, report)  # YOLO's are read already.
-    if lists:
-        listed = [{os.path.relpath(folder / name, source.folder) for name in part} for part in lists]
-        for name in sorted(set().union(*listed).difference(names)):
-            report.leave_out("named in a list, but no annotation is there", name)
-        return source.divided(listed, report, "in no list of the split")
-    for kind, words in (
-        ("field split", [str(image.get("split") or "").lower() for image in images]),
-        ("folders", [split_names.of_path(os.path.relpath(source.folder / name, folder)) for name in names]),
-    ):
-        present = {split_names.part_of(word) for word in words}
-        if present == {0, 1}:
-            listed = given_splits.listed_split(folder, list(zip(names, words)), report)
-            return source.divided(listed, report)
-        if {0, 1} < present or kind == "field split" and any(words):
-            report.suspect(
-                f"{kind}: a split that not every picture has in both parts, not taken", str(folder)
-            )
-    return source, None
-
-
-def find(folder: Path, settings: Mapping[str, Any], report: Report) -> tuple[set[str], set[str]] | None:
-    """Returns the names, relative to `folder`, of the pictures to train and to evaluate on; None without such a split.
-
-    `report` receives what cannot be honored of the `settings`, the content of data.yaml or {}.
+    `report` receives what cannot be honored of the `settings`, the content of data.yaml or {}. The
+    files have one of `suffixes`, None for any.
     """
     for read in (lambda: _of_yaml(settings), lambda: _of_lists(folder, report)):
         parts = read()
         train, held_out = parts.get(0), parts.get(1)
         if not train or not held_out:
             continue
-        partners = Partners(folder)
-        splits = tuple(_pictures(entries, folder, partners, report) for entries in (train, held_out))
+        partners = Partners(folder, suffixes)
+        splits = tuple(_pictures(part, folder, partners, report) for part in (train, held_out))
         example = f"{train[0][0]}: {train[0][1]} and {held_out[0][1]}"
         if not all(splits):
             report.suspect("a split whose pictures are not there, not taken", example)
@@ -96,8 +72,8 @@ def _of_yaml(settings: Mapping[str, Any]) -> dict[int, Entries]:
 def _of_lists(folder: Path, report: Report) -> dict[int, Entries]:
     """Returns the lists train.txt and val.txt (test.txt, autosplit_val.txt, ...) of every ImageSets; else of a folder.
 
-    Of an ImageSets, Main counts first. The folders are the user's, splits/ and data/. ImageSets may have lists of each
-    class instead: cat_train.txt, cat_val.txt.
+    Of an ImageSets, Main counts first. The folders are the user's, splits/, data/ and meta/. ImageSets may have lists
+    of each class instead: cat_train.txt, cat_val.txt.
     """
     sets: dict[Path, list[Path]] = collections.defaultdict(list)
     places = {path.parent for path in folder.glob("**/ImageSets/**/*.txt")}
@@ -109,7 +85,8 @@ def _of_lists(folder: Path, report: Report) -> dict[int, Entries]:
             parts.setdefault(part, []).extend((path, path.name) for path in paths)
     if parts.get(0):
         return parts
-    pair = _first_pair([folder, *sorted(folder.glob("*split*/")), folder / "data"], False, report)
+    places = [folder, *sorted(folder.glob("*split*/")), folder / "data", folder / "meta"]
+    pair = _first_pair(places, False, report)
     return {part: [(path, path.name) for path in paths] for part, paths in enumerate(pair)}
 
 
@@ -120,7 +97,10 @@ def _first_pair(places: Sequence[Path], sets: bool, report: Report) -> tuple[lis
     """
     doubts = []
     for place in places:
-        stems = {path: path.stem for path in sorted(place.glob("*.txt")) if not _pictures_beside(path)}
+        pictured = {
+            path.stem for path in place.glob("*.*") if path.suffix in pictures.SUFFIXES
+        }  # By their labels.
+        stems = {path: path.stem for path in sorted(place.glob("*.txt")) if path.stem not in pictured}
         words = {path: split_names.of_folder(stem) for path, stem in stems.items()}
         plain = {path: word for path, word in words.items() if stems[path].lower() == word}
         train, evals = split_names.pair(plain)
@@ -141,15 +121,8 @@ def _first_pair(places: Sequence[Path], sets: bool, report: Report) -> tuple[lis
     return [], []
 
 
-def _pictures_beside(path: Path) -> bool:
-    """Whether a text file is the labels of a picture of the same name."""
-    return any(path.with_suffix(suffix).is_file() for suffix in pictures.SUFFIXES)
-
-
-def _pictures(
-    entries: Sequence[tuple[Path, str]], folder: Path, partners: Partners, report: Report
-) -> set[str]:
-    """Returns the names of all pictures that the entries mean."""
+def _pictures(entries: Entries, folder: Path, partners: Partners, report: Report) -> set[str]:
+    """Returns the names of all files that the entries mean."""
     names: set[str] = set()
     for source, value in entries:
         place = next((path for path in _places(source, value, folder) if os.path.exists(path)), None)
@@ -179,3 +152,61 @@ def _places(source: Path, value: str, folder: Path) -> Iterator[Path]:
             yield path
     for first in range(len(words)):
         yield folder.joinpath(*words[first:])
+
+
+# A list's name, such as train.txt, val_split.csv or UCF101's trainlist01.txt, but not valley.txt.
+_LIST = re.compile(
+    r"(train|test|val)(ing|val|id|idation)?(list|set|split)?(?![^\W\d_]).*\.(txt|.sv|json|mat)"
+)
+_TEXTS = {"", ".txt", ".csv", ".tsv", ".json", ".xml", ".mat", ".md"}
+
+
+def classified(
+    source: Path,
+    options: folder_conversion.Options,
+    in_folder: Callable[[Path], list[Any]],
+    in_list: Callable[[Path], list[tuple[Any, str]]],
+) -> tuple[list[Any], list[Any] | None]:
+    """Returns the examples to train and to evaluate on of folders of classes or of a list; the second None: no split.
+
+    `source` is a folder of class folders, perhaps with lists such as train.txt, or of train/ and val/ with these; or a
+    list, whose examples `in_list` reads, each with its split in lower case, "" without one. Raises UserError as
+    `given_split` and `listed_split`.
+    """
+    report = options.report
+    if not source.is_dir():
+        rows = in_list(source)
+        if any(part for _, part in rows):
+            return given_splits.listed_split(source, rows, report)
+        return [item for item, _ in rows], None
+    first, second = given_splits.given_split(source, report=report)
+    if second and not folder_conversion.folders(second) and not given_splits.lists(second):
+        report.suspect("a folder to evaluate on without classes, not read", f"{second}/")
+        second = None
+    if second:
+        given_splits.report_unused(source, (first, second), report)
+    parts = [in_folder(_classes_in(part, report)) for part in (first, second) if part]
+    names = [os.path.relpath(item.path, first) for item in parts[0]]
+    listed = None if second else find(first, {}, report, None)
+    if listed and all({*names} & part for part in listed):
+        for name in sorted({*names}.difference(*listed)):
+            report.skip("in no list of the split", name, lost=True)
+        return tuple([one for one, name in zip(parts[0], names) if name in part] for part in listed)
+    examples = [Path(item.path) for part in parts for item in part]
+    used = {path.stem for path in examples}, {path.parent for path in examples}
+    around = first.absolute().parent if split_names.names_no_class(first.name) and not second else first
+    for path in sorted({*folder_conversion.files(first), *around.glob("*"), *around.glob("meta/*")}):
+        if _LIST.fullmatch(path.name.lower()) and path.stem not in used[0] and path.parent not in used[1]:
+            report.suspect("a list beside the folders that may be a split, not read", str(path))
+    return parts[0], parts[1] if second else None
+
+
+def _classes_in(folder: Path, report: Report) -> Path:
+    """Returns the folder of the classes: images/ or the like if it has folders, and only texts are beside it."""
+    inside = [path for path in folder_conversion.folders(folder) if split_names.names_no_class(path.name)]
+    if len(inside) == 1 and len(folder_conversion.folders(inside[0])) > 1:
+        others = [path for path in folder_conversion.files(folder) if not path.is_relative_to(inside[0])]
+        if {path.suffix.lower() for path in others} <= _TEXTS:
+            report.choose("folder of the classes", f"{inside[0]}/", "the converter")
+            return inside[0]
+    return folder
