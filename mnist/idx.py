@@ -86,6 +86,25 @@ def read(path: str | os.PathLike, magic: int) -> np.ndarray:
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 
+def shape(path: str | os.PathLike) -> tuple[int, ...]:
+    """Returns the sizes in the header of an idx file of images, (N, rows, columns).
+
+    It does not read the pixels: nothing of the training data is read before the clock starts.
+    Raises UserError if the file cannot be read, or is none of images.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as raw:
+            packed = raw.read(len(_GZIP)) == _GZIP
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            magic, *sizes = struct.unpack(">4I", file.read(16))
+    except (OSError, EOFError, zlib.error, struct.error) as error:
+        raise UserError(f"{path}: cannot read it ({error}); {FIX}") from error
+    if magic != IMAGES:
+        raise UserError(f"{path}: magic number {magic}, not {IMAGES}; is it another file? {FIX}")
+    return tuple(sizes)
+
+
 def load(folder: str | os.PathLike, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Reads "train" or "test": (images uint8 [N, rows, columns], labels uint8 [N]).
 
@@ -118,7 +137,7 @@ def counts(folder: Path, held_out: int) -> dict[str, int]:
         paths = [[find(folder, name) for name in FILES[split]] for split in splits]
     except UserError:  # The input names the missing file.
         return {}
-    shapes = [read(images, IMAGES).shape for images, _ in paths]
+    shapes = [shape(images) for images, _ in paths]
     classes = 1 + max(int(read(labels, LABELS).max(initial=0)) for _, labels in paths)
     if len({size[1:] for size in shapes}) > 1 or len(set(shapes[0][1:])) > 1:
         sizes = ", ".join(f"{size[1]}x{size[2]}" for size in shapes)
