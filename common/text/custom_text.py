@@ -119,6 +119,9 @@ def _divided(pairs: list[parallel.Pair], paths: Sequence[Path], options: Options
         raise UserError(f"{paths[0]}: one sentence pair only; {fix}")
     options = dataclasses.replace(options, eval_part=min(options.eval_part, MOST_HELD / len(distinct)))
     names = [_words(source) for source, _ in distinct]
+    if len({*names}) < 2:
+        fix = "name the columns in a first line, or name others with --eval"
+        raise UserError(f"{paths[0]}: every pair has the source {distinct[0][0][:60]!r}; {fix}")
     groups = [str(n) for n in near_copies.joined(len(distinct), near_copies.same_names(names))]
     _, held_out = given_splits.own_split(distinct, ["all"] * len(distinct), groups, options, "the sentences")
     order = np.random.default_rng([options.seed, 1]).permutation(len(held_out))

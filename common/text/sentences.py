@@ -45,9 +45,10 @@ _NUMBER = re.compile(r"(?=\D*\d)[\d.,:/+-]+(e[+-]?\d+)?|(https?|ftp)://\S+", re.
 # A name of a file or an id, and its part that tells it from others, which may be hexadecimal.
 _ID, _COUNTER = re.compile(r"(?=\D*\d)[\w.,:/\\+-]+", re.A), re.compile(r"[\da-f]+")
 _CODE = re.compile(r"([a-z]{2,3}|[A-Z]{2,3})([-_]\w+)?")  # Of a language, as in en, ENG and zh_Hans.
-# More equal codes in a column are no sentences; nor are cells that are there as often in so many first lines. This
-# project's choice.
-_LEAST_CODES, _OFTEN, _MANY = 2, 5, 2000
+# More equal codes in a column are no sentences; nor are cells that are there as often in so many first lines. Fewer
+# lines than the last do not show that the first has names. This project's choice.
+_LEAST_CODES, _OFTEN, _MANY, _LEAST_LINES = 2, 5, 2000, 10
+_NAME = re.compile(r"[a-z][\w-]*")  # Of a column; a title has a capital letter.
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')  # A cell as CSV quotes it.
 # The first or the last line of a cell that has several.
 _OPEN = re.compile(r'"(?:[^"\t]|"")*|(?:[^"\t]|"")*"')
@@ -56,10 +57,7 @@ _LINE_ENDS = re.compile("[\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
 
 
 def read(paths: Sequence[Path], most: int, report: Report) -> Iterator[parallel.Pair]:
-    """Yields the pairs from two files or one file with tabs; the report receives the others.
-
-    Raises UserError if the files are others, or one cannot be read.
-    """
+    """Yields the pairs from two files or one file with tabs; the report receives the others."""
     if len(paths) > 2:
         raise UserError(f"{paths[2]}: one file too many; give two text files, or one with tabs")
     parts = {split_names.part_of(split_names.word_of(path.name)) for path in paths}
@@ -75,7 +73,10 @@ def read(paths: Sequence[Path], most: int, report: Report) -> Iterator[parallel.
                 f"{path}: {markup_kind}, whose markup is not read; write its sentences, one a line"
             )
     rows = _tabbed(paths[0], report) if len(paths) == 1 else parallel.lines((paths[0], paths[1]))
-    for lines in rows:
+    head = list(itertools.islice(rows, _HEAD))
+    if _are_names(head):
+        report.skip("a line of column names", f"{paths[0]}: line {head.pop(0)[0].number}")
+    for lines in itertools.chain(head, rows):
         faults = [_fault(line, most) for line in lines]
         bad = next((i for i, fault in enumerate(faults) if fault), None)
         if bad is not None:
@@ -94,6 +95,13 @@ def markup(path: Path) -> str:
     text = re.sub(r"^(\s|<\?xml.*?\?>|<!.*?>)*", "", whole, flags=re.S)
     kinds = (kind for start, kind in _FORMATS if re.match(start, text, re.I | re.M))
     return next(kinds, "XML" if whole.lstrip().startswith("<?xml") else "")
+
+
+def _are_names(rows: Sequence[Sequence[text_files.Line]]) -> bool:
+    """Whether the first line has single words, and all others have several."""
+    first, *others = [[(line.text or "").strip() for line in row] for row in rows] or [[]]
+    several = all(" " in cell for cells in others for cell in cells if cell)
+    return len(rows) >= _LEAST_LINES and len(first) == 2 and several and all(map(_NAME.fullmatch, first))
 
 
 def _tabbed(path: Path, report: Report) -> Iterator[list[text_files.Line]]:

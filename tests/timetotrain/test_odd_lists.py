@@ -153,10 +153,19 @@ def test_columns_of_numbers_codes_addresses_and_names_are_no_sentences(tmp_path,
         ("H2O\tdas Wasser\tchem. Formel\nCO2\tdas Gas\tes\nNH3\tb\tc", ["H2O", "CO2", "NH3"], 1),
         ("B1\tVitamin\t3\nB2\tZwei\t4", ["B1", "B2"], 1),
         ("en\tid\nGood day\tSelamat siang", ["Good day"], 1),
-        (
-            "\n".join(f"{'ab'[n < 'm']}\tGood day, {n}n men\tTag, {n}n Mann" for n in "hijklmnopqrs"),
-            [f"Good day, {n}n men" for n in "hijklmnopqrs"],
-            1,
+        *(
+            (text, [f"Good day, {n}n men" for n in "hijklmnopqrs"], skipped)
+            for text, skipped in (
+                (
+                    "en_XX\tde_DE\n"
+                    + "\n".join(f"Good day, {n}n men\tTag, {n}n Mann" for n in "hijklmnopqrs"),
+                    1,
+                ),
+                (
+                    "\n".join(f"{'ab'[n < 'm']}\tGood day, {n}n men\tTag, {n}n Mann" for n in "hijklmnopqrs"),
+                    1,
+                ),
+            )
         ),
         ('"a 5"" disc"\tx\nan inch" more\ty', ['a 5" disc', 'an inch" more'], 0),
     ],

@@ -57,12 +57,16 @@ def pairs_of(paths):
         ("[CLS] Zwei Männer stehen auf einer Leiter {n}. [SEP]\n", "a mark for a network"),
         ("\u202bZwei Männer stehen auf einer Leiter {n}.\n", "direction of writing"),
         (GERMAN.replace(" ", "\u00a0"), "no-break spaces"),
+        ("__NULL__\n", "an empty cell"),
+        (ENGLISH, "in another language"),
+        ("{n}. " + GERMAN, "a number that begins the target"),
+        ("Zwei Manner stehen auf einer Leiter {n}.\n", "no letter of the target has an accent"),
         ("Fehler: zu viele Anfragen an den Dienst.\n", "one target with many translations"),
         (ENGLISH, "one language"),
     ],
 )
 def test_what_looks_wrong_in_every_fifth_line_is_said(tmp_path, line, what):
-    often = [line] * 5 if what == "one language" else [line, *[GERMAN] * 4]
+    often = [line] * 5 if what[:3] in ("one", "a n", "no ") else [line, *[GERMAN] * 4]
     assert any(what in reason for reason in read(tmp_path, often)[1].suspicious)
 
 
@@ -95,7 +99,20 @@ def test_sides_that_were_sorted_alone_are_said_by_their_lengths(tmp_path):
         assert any("lengths of the two sides" in what for what in doubts) == (name == "sorted")
 
 
-def test_a_few_swapped_pairs_are_said():
+def test_a_shift_in_a_part_of_the_lines_and_a_few_swapped_pairs_are_said(tmp_path):
+    draw = random.Random(0)
+    numbers = [draw.sample(range(100), 6) for _ in range(600)]
+    lines = [
+        [f"{word} " + " ".join(f"{word[:2]}x{n}" for n in some) for word in ("house", "Haus")]
+        for some in numbers
+    ]
+    lines = [[re.sub("[0-9]", lambda d: "abcdefghij"[int(d[0])], side) for side in pair] for pair in lines]
+    sources, targets = map(list, zip(*lines))
+    for name, texts in (("whole", targets), ("shifted", [*targets[:300], *targets[301:], targets[300]])):
+        text_doubts.report([*zip(sources, texts)], (), report := Report())
+        assert any("words of sources that go with other" in what for what in report.suspicious) == (
+            name == "shifted"
+        )
     pairs = [(ENGLISH.format(n=n), GERMAN.format(n=n))[:: -1 if n % 20 == 0 else 1] for n in range(100)]
     text_doubts.report(pairs, (), report := Report())
     assert report.suspicious["source and target swapped"].count == 5
