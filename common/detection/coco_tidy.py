@@ -21,6 +21,8 @@ from common.untrusted import stays_inside
 # Names of regions that are not objects, in lower case: LabelMe's labels.txt, KITTI, VisDrone, and the usual background.
 IGNORED = {"__ignore__", "ignore", "dontcare", "don't care", "ignored regions"}
 NO_OBJECT = IGNORED | {"_background_", "__background__", "background"}
+# From how many objects' areas, and how near they are to a box's, the layout of the boxes follows; our choice.
+_MOST_AREAS, _SAME_AREA = 0.9, 0.01
 
 UNCLEAR = (
     "the EXIF tag turns the picture, and nothing says whether its boxes are on the turned one; taken as such"
@@ -165,30 +167,41 @@ def _categories(sources: Sequence[Source], report: Report) -> dict[str, str]:
     return {key: classes[key] for key in sorted(classes, key=order.__getitem__)}
 
 
-def _boxed(source: Source) -> Iterator[tuple[str | None, list[float]]]:
-    """Yields (key of the image, bbox) of each annotation whose bbox is four numbers in pixels."""
+def _boxed(source: Source) -> Iterator[tuple[str | None, list[float], Any]]:
+    """Yields (key of the image, bbox, area) of each annotation whose bbox is four numbers in pixels."""
     for item in source.content["annotations"] if not source.fractions else ():
         try:
-            yield key_of(item.get("image_id")), shapes.numbers(item["bbox"], 4)
+            yield key_of(item.get("image_id")), shapes.numbers(item["bbox"], 4), item.get("area")
         except (AttributeError, BadShapeError, KeyError, TypeError):
             continue
 
 
 def _check_pixels(source: Source) -> None:
     """Refuses a file whose boxes all lie within 0 to 1: fractions, of which two layouts are common."""
-    coordinates = [number for _, box in _boxed(source) for number in box]
+    coordinates = [number for _, box, _ in _boxed(source) for number in box]
     if coordinates and min(coordinates) >= 0 and 0 < max(coordinates) <= 1:
         fix = "give x, y, width, height in pixels, not fractions"
         raise UserError(f"{source.origin}: every bbox lies within 0 to 1; {fix}")
 
 
 def _check_corners(source: Source, places: Mapping[str, Entry | None]) -> None:
-    """Refuses a file whose boxes are corners or centers: as such all fit, as x, y, width, height many do not."""
-    pairs = [(places.get(key or ""), box) for key, box in _boxed(source)]
+    """Refuses a file whose boxes are corners or centers: as such all fit, as x, y, width, height many do not.
+
+    The stated areas tell corners too.
+    """
+    pairs = [(places.get(key or ""), box) for key, box, _ in _boxed(source)]
     boxes = [(box, (entry["width"], entry["height"])) for entry, box in pairs if entry]
     other = label_lines.other_layout(*([one[i] for one in boxes] for i in (0, 1)), "corner")
     if other:
         raise UserError(f"{source.origin}: {other}; convert them to that")
+    areas = [(box, area) for _, box, area in _boxed(source) if isinstance(area, int | float) and area > 0]
+    corners = sum(math.isclose(area, (c - a) * (d - b), rel_tol=_SAME_AREA) for (a, b, c, d), area in areas)
+    sides = sum(math.isclose(area, c * d, rel_tol=_SAME_AREA) for (_, _, c, d), area in areas)
+    if corners > _MOST_AREAS * len(areas) and sides < (1 - _MOST_AREAS) * len(areas):
+        raise UserError(
+            f"{source.origin}: the areas of {corners} of {len(areas)} objects are those of bbox read as two corners "
+            "x, y, x, y; convert bbox to x, y, width, height"
+        )
 
 
 def _places(source: Source, first: int, report: Report) -> tuple[dict[str, Entry | None], dict[str, Picture]]:
@@ -201,7 +214,7 @@ def _places(source: Source, first: int, report: Report) -> tuple[dict[str, Entry
     results = folder_conversion.examined([source.folder / file for file in there], png=True)
     images = {key_of(image.get("id")): image for image in source.content["images"] if isinstance(image, dict)}
     boxes: dict[str | None, list[list[float]]] = collections.defaultdict(list)
-    for key, box in _boxed(source):
+    for key, box, _ in _boxed(source):
         boxes[key].append(box)
     by_file: dict[str, Entry | None] = {}
     pictures: dict[str, Picture] = {}

@@ -360,6 +360,13 @@ def test_boxes_that_are_two_corners_are_refused(tmp_path):
         item["bbox"] = [50 + item["id"], 40, 80 + item["id"], 60]
     with pytest.raises(UserError, match="every bbox fits its picture as two corners .* 9 of 9"):
         coco(tmp_path, values)
+    for item in values["annotations"]:  # Both layouts fit the picture; the areas are those of corners.
+        item |= {"bbox": [10, 12, 20 + item["id"], 30], "area": (10 + item["id"]) * 18}
+    with pytest.raises(UserError, match="areas of 9 of 9 objects are those of bbox read as two corners"):
+        coco(tmp_path, values)
+    for item in values["annotations"]:
+        item["area"] = item["bbox"][2] * item["bbox"][3]
+    assert len(coco(tmp_path, values)[1]) == 9
 
 
 def test_boxes_that_leave_the_picture_are_no_corners(tmp_path):
