@@ -16,7 +16,7 @@ from typing import IO, Any
 from common.config import benchmarks
 from common.config.quality import parts
 from timetotrain.launch.children import Children
-from timetotrain.launch.watch.signals import POLL_SECONDS
+from timetotrain.launch.watch.worker import POLL_SECONDS
 from timetotrain.run import log_ending
 from timetotrain.search import space as spaces
 
