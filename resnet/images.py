@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from common.data import folder_conversion, given_splits, pictures, tables, text_files
+from common.data import folder_conversion, given_splits, pictures, table_examples, tables, text_files
 from common.data.partners import LOSSLESS, MASK_ENDING
 from common.data.report import Report
 from common.errors import UserError
@@ -104,14 +104,14 @@ def listed(source: Path, report: Report) -> list[tuple[Item, str]]:
     """Returns the images of a user's CSV file, each with its split in lower case, "" without one.
 
     Args:
-      source: the file; see common/data/tables.py.
+      source: the file; see common/data/table_examples.py.
       report: receives the images that do not exist.
 
     Raises:
       UserError: the file cannot be read, lists no image that exists, or a row is bad; the message names file and line.
     """
     examples = []
-    for example in tables.examples(tables.read(source), report=report):
+    for example in table_examples.examples(tables.read(source), report=report):
         if os.path.isfile(example.path):
             item = _item(example.path, example.label, upright=True)
             examples.append((dataclasses.replace(item, group=example.group), example.split))

@@ -31,6 +31,7 @@ from common.data import (
     near_copies,
     record_counts,
     split_names,
+    table_examples,
     tables,
     text_files,
     tfrecords,
@@ -123,7 +124,10 @@ def listed(source: Path, base: Path | None = None, report: Report | None = None)
     """
     table = tables.read(source)
     if not set(table.columns) >= _KINETICS:
-        return [(Item(str(e.path), e.label, e.group), e.split) for e in tables.examples(table, base, report)]
+        return [
+            (Item(str(e.path), e.label, e.group), e.split)
+            for e in table_examples.examples(table, base, report)
+        ]
     examples = []
     folder = base or source.parent
     partners = Partners(folder, videos.SUFFIXES)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.data import folder_conversion, given_splits, near_copies, tables, videos
+from common.data import folder_conversion, given_splits, near_copies, table_examples, tables, videos
 from common.data.report import Report
 from common.errors import UserError
 from common.export import inference
@@ -186,7 +186,7 @@ def test_names_that_mean_no_class_or_one_class_are_suspicious(names, what):
 )
 def test_labels_of_a_table(tmp_path, text, labels, reason_part):
     (tmp_path / "list.txt").write_text(text)
-    rows = tables.examples(tables.read(tmp_path / "list.txt"), report=(report := Report()))
+    rows = table_examples.examples(tables.read(tmp_path / "list.txt"), report=(report := Report()))
     assert [row.label for row in rows] == labels
     findings = [*report.changed, *report.suspicious]
     assert any(reason_part in reason for reason in findings) if reason_part else not findings

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data import given_splits, tables, text_files
+from common.data import given_splits, table_examples, tables, text_files
 from common.data.partners import Partners
 from common.data.report import Report
 from common.errors import UserError
@@ -119,20 +119,20 @@ def table(folder, separator=",", encoding="utf-8", heads=("path", "label", "spli
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_a_table_is_the_same_with_every_separator_and_encoding(tmp_path, separator, encoding):
-    examples = tables.examples(tables.read(table(tmp_path, separator, encoding)))
+    examples = table_examples.examples(tables.read(table(tmp_path, separator, encoding)))
     assert [(e.path.name, e.label, e.split) for e in examples] == ROWS
 
 
 def test_a_table_may_be_packed_and_have_lines_inside_quotes(tmp_path):
     path = table(tmp_path, rows=[("a.mp4", "two\r\nlines", "train")])
     path.write_bytes(gzip.compress(path.read_bytes()))
-    (example,) = tables.examples(tables.read(path))
+    (example,) = table_examples.examples(tables.read(path))
     assert (example.label, example.line) == ("two lines", 3)
 
 
 def test_columns_have_the_usual_names_in_any_case_and_order(tmp_path):
     rows = [(label, path, split) for path, label, split in ROWS]
-    examples = tables.examples(
+    examples = table_examples.examples(
         tables.read(table(tmp_path, heads=(" Class", "File_Name", "Subset "), rows=rows))
     )
     assert [(e.path.name, e.label, e.split) for e in examples] == ROWS
@@ -140,7 +140,9 @@ def test_columns_have_the_usual_names_in_any_case_and_order(tmp_path):
 
 def test_a_table_without_a_line_of_names_has_paths_and_labels(tmp_path):
     (tmp_path / "a.mp4").touch()
-    examples = tables.examples(tables.read(table(tmp_path, heads=None, rows=[row[:2] for row in ROWS])))
+    examples = table_examples.examples(
+        tables.read(table(tmp_path, heads=None, rows=[row[:2] for row in ROWS]))
+    )
     assert [(e.path.name, e.label, e.split, e.line) for e in examples] == [
         ("a.mp4", "run", "", 1),
         ("b.mp4", "walk, slow", "", 2),
@@ -164,17 +166,17 @@ def test_a_first_line_is_a_row_if_its_file_or_the_next_ones_are_there(tmp_path, 
     (tmp_path / there).mkdir() if there.endswith("/") else (tmp_path / there).touch()
     path = write_text(tmp_path, "\n".join(rows).encode(), "list.csv")
     if first:
-        assert tables.examples(tables.read(path))[0].line == first
+        assert table_examples.examples(tables.read(path))[0].line == first
     else:
         with pytest.raises(
             UserError, match="columns (action|frames|label), .*; expected path,label, or a first line"
         ):
-            tables.examples(tables.read(path))
+            table_examples.examples(tables.read(path))
 
 
 def test_cells_have_no_spaces_at_their_ends_and_splits_one_case(tmp_path):
     rows = [("a.mp4 ", "run ", "Train"), ("b.mp4", " run", "TRAIN "), ("c.mp4", "cafe\u0301", "train")]
-    examples = tables.examples(tables.read(table(tmp_path, rows=rows)))
+    examples = table_examples.examples(tables.read(table(tmp_path, rows=rows)))
     assert [(e.path.name, e.label, e.split) for e in examples] == [
         ("a.mp4", "run", "train"),
         ("b.mp4", "run", "train"),
@@ -187,12 +189,12 @@ def test_paths_are_relative_to_the_file_or_its_folder_and_may_have_backslashes(t
     (tmp_path / "lists").mkdir()
     (tmp_path / "clips/run/a.mp4").touch()
     path = table(tmp_path / "lists", rows=[("clips\\run\\a.mp4", "run", "train")])
-    (example,) = tables.examples(tables.read(path))
+    (example,) = table_examples.examples(tables.read(path))
     assert example.path == tmp_path / "clips/run/a.mp4"
 
 
 def test_a_name_that_no_file_can_have_is_an_example_that_is_missing(tmp_path):
-    examples = tables.examples(
+    examples = table_examples.examples(
         tables.read(table(tmp_path, heads=("path", "label"), rows=[("x\\" * 3000, "run")]))
     )
     assert len(examples) == 1 and not os.path.isfile(examples[0].path)
@@ -225,7 +227,7 @@ def test_a_name_that_no_file_can_have_is_an_example_that_is_missing(tmp_path):
 )
 def test_a_bad_table_is_one_line_with_file_and_number(tmp_path, content, message):
     with pytest.raises(UserError, match=message):
-        tables.examples(tables.read(write_text(tmp_path, content.encode(), "list.csv")))
+        table_examples.examples(tables.read(write_text(tmp_path, content.encode(), "list.csv")))
 
 
 @given(
@@ -253,7 +255,7 @@ def test_any_table_is_examples_or_one_error(tmp_path_factory, rows, separator, h
     content = "\n".join(separator.join(row) for row in rows).encode()
     path = write_text(tmp_path_factory.getbasetemp(), content, "fuzzed.csv")
     try:
-        actual = tables.examples(tables.read(path))
+        actual = table_examples.examples(tables.read(path))
     except UserError as error:
         assert str(path) in str(error)
     else:
@@ -288,14 +290,14 @@ def test_a_file_that_is_no_text_says_what_it_is(tmp_path, content, what):
 def test_a_table_as_excel_and_people_write_it(tmp_path, text):
     path = tmp_path / "list.csv"
     path.write_text(text, encoding="utf-8")
-    (examples,) = tables.examples(tables.read(path))
+    (examples,) = table_examples.examples(tables.read(path))
     assert (examples.path, examples.label) == (tmp_path / "a.jpg", "x")
 
 
 def test_a_row_that_is_there_twice_is_read_once_and_other_columns_are_said(tmp_path):
     path, report = tmp_path / "list.csv", Report()
     path.write_text("path,label,wide\na,x,1\nb,x,0\na,x,0\na,y,0\n")
-    examples = tables.examples(tables.read(path), report=report)
+    examples = table_examples.examples(tables.read(path), report=report)
     assert [(one.path.name, one.label) for one in examples] == [("a", "x"), ("b", "x"), ("a", "y")]
     assert report.changed["a row that is there twice, read once"].example == f"{path}: line 4"
     assert report.skipped["a column that is not read"].example == f"{path}: wide"
