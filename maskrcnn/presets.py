@@ -224,7 +224,7 @@ _CPU_PRESETS = {
     # the run trains all of the schedule.
     "cpu-nuclei": replace(
         _CPU,
-        source="this repository: chosen on training images alone, of the 2018 Data Science Bowl's nuclei",
+        source="this repository, for the 2018 Data Science Bowl's nuclei (lab/studies/nuclei.py of commit a49c1d6d)",
         num_train_examples=271,
         num_eval_examples=63,
         eval_batch_size=9,

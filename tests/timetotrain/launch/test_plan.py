@@ -102,7 +102,7 @@ def attempts_of(monkeypatch, causes, restarts):
     """The exit status of a launcher whose attempts end with these causes, how many it made, and its waits."""
     remaining, waits = iter(causes), []
     monkeypatch.setattr(local, "_attempt", lambda *_: (2, next(remaining)))
-    monkeypatch.setattr(local.Signals, "wait", lambda _, seconds: waits.append(seconds) or 0)
+    monkeypatch.setattr(local.time, "sleep", waits.append)
     status = local.launch(local.Job("pjrt", ["true"], [plan.Host("localhost", 2)], max_restarts=restarts))
     return status, len(causes) - len(list(remaining)), waits
 
