@@ -63,7 +63,7 @@ def of_list(path: Path, partners: Partners, report: Report) -> set[str]:
         name = text_files.normal(line)
         if not name:
             continue
-        forms = dict.fromkeys([name, re.sub(r"[ ,;]+-?\d+$", "", name)])
+        forms = dict.fromkeys([name, _AFTER_NAME.sub("", name)])
         ways = (look(form, path) for look in (partners.find, partners.of_stem) for form in forms)
         file = next(filter(None, ways), None)
         if file is None:
@@ -93,9 +93,12 @@ def report_unused(
 
 
 def lists(folder: Path, suffixes: Collection[str] = (".csv", ".tsv", ".json", ".jsonl")) -> list[Path]:
+    """Returns the files below a folder that may list examples."""
     return [path for path in folder_conversion.files(folder) if path.suffix.lower() in suffixes]
 
 
+# A flag of -1, 0 or 1 behind a name, or any number behind one with a suffix.
+_AFTER_NAME = re.compile(r" +-?[01]$|(?<=\.\w{3})[ ,;]+\d+$|(?<=\.\w{4})[ ,;]+\d+$")
 PACKED = (".tar", ".gz", ".tgz", ".zip", ".7z", ".rar", ".xz", ".zst", ".parquet", ".arrow", ".h5", ".npz")
 
 

@@ -86,6 +86,8 @@ def _of_marks(table: Table, report: Report) -> Table:
     """
     titles = dict(zip(table.columns, table.titles))
     marks = [name for name in table.columns if name and {row[name] for row in table.rows} <= _MARKS]
+    if any(map(_may_be_split, marks)):
+        return table
     rows, numbers, columns = [], [], ", ".join(titles[name] for name in marks[:_SHOWN])
     for row, number in zip(table.rows, table.numbers) if len(marks) > 1 else ():
         classes = [titles[name] for name in marks if float(row[name])]
@@ -151,8 +153,7 @@ def _check_rows(
     """Returns the rows, each once; notes what of a table is not read, and what looks wrong."""
     for name in sorted(set(table.columns) - {*names.values(), ""}):
         values, parts = {row[name] for row in table.rows}, table.parts(name)
-        split_like = name in _MAYBE_SPLIT or split_names.part_of(name.removeprefix("is_")) is not None
-        if all(parts) or split_like and 1 < len(values) < len(table.rows):
+        if all(parts) or _may_be_split(name) and 1 < len(values) < len(table.rows):
             what = "a column that may be a split, not taken; call it split, with train and val"
             report.suspect(what, f"{table.path}: {name}: {min(values)}, {max(values)}")
         pairs = {(one.path, row[name]) for one, row in zip(rows, table.rows)} if _PART.fullmatch(name) else ()
@@ -161,11 +162,8 @@ def _check_rows(
             what = "a column of an example's start or end, not read: the whole file is taken"
             report.suspect(what, f"{table.path}: {name}")
         report.skip("a column that is not read", f"{table.path}: {name}")
-        both = {(row[names["label"]], row[name]) for row in table.rows} if name in NAMES["label"] else set()
-        if len(both) > min((len({*side}) for side in zip(*both)), default=0):
-            raise UserError(
-                f"{table.path}: columns {names['label']} and {name} may both be the labels, and they differ; rename one"
-            )
+        if name in NAMES["label"]:
+            _check_labels(table, names["label"], name, report)
     labels, of_file = {one.label for one in rows}, {one.path: one.label for one in rows}
     plain_labels = {label.translate(_LIST) for label in labels}
     in_classes = {plain(one.path.parent.name) for one in rows} == set(map(plain, labels))
@@ -185,6 +183,24 @@ def _check_rows(
         if once.setdefault((one.path, one.label, one.split), one) is not one:
             report.change("a row that is there twice, read once", place)
     return list(once.values())
+
+
+def _may_be_split(name: str) -> bool:
+    return name in _MAYBE_SPLIT or split_names.part_of(name.removeprefix("is_")) is not None
+
+
+def _check_labels(table: Table, name: str, other: str, report: Report) -> None:
+    """Compares the labels with another column of such a name: its classes may be the same, or finer or coarser."""
+    both = {(row[name], row[other]) for row in table.rows}
+    sizes = [len({*side}) for side in zip(*both)]
+    if len(both) > max(sizes):
+        raise UserError(
+            f"{table.path}: columns {name} and {other} may both be the labels, and they differ; rename one"
+        )
+    if len(both) > min(sizes) > 1:
+        report.suspect(
+            f"a column of finer or coarser classes than {name}, not read", f"{table.path}: {other}"
+        )
 
 
 def _by_folder(rows: list[Example], base: Path) -> list[Example]:

@@ -37,7 +37,19 @@ SUFFIXES = {
 }
 _FRAMES = pictures.SUFFIXES - {".gif"}  # Suffixes of a clip's frames.
 # Folders of other pictures.
-_NO_FILM = {"flow", "flow_x", "flow_y", "optical_flow", "depth", "mask", "masks", "thumbs", "thumbnails"}
+_NO_FILM = {
+    "flow",
+    "flow_x",
+    "flow_y",
+    "optical_flow",
+    "depth",
+    "mask",
+    "masks",
+    "thumbs",
+    "thumbnails",
+    "previews",
+}
+_NO_FILM |= {"preview", "keyframes", "screenshots", "snapshots", "stills", "covers", "posters"}
 # Suffixes of files that lie beside videos; FFmpeg would take some of them for a video of one frame.
 _OTHERS = {
     *(".txt", ".csv", ".tsv", ".json", ".xml", ".md", ".html", ".pdf", ".py", ".zip", ".gz", ".srt"),

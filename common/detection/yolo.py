@@ -108,7 +108,7 @@ class Labels:
     """
 
     def __init__(self, folder: Path):
-        self._files: dict[str, Path] = {}
+        self._folder, self._files = folder, dict[str, Path]()
         self._used: dict[Path, Path] = {}
         self.anywhere: Partners | None = None
         for path in folder_conversion.files(folder):
@@ -141,7 +141,9 @@ class Labels:
         """Returns the label files that no picture has; `beside`: only those in labels/ or where others are used."""
         places = {path.parent for path in self._used}
         alone = [path for path in self._files.values() if path not in self._used]
-        return [p for p in alone if not beside or p.parent in places or re.search("/labels/", f"{p}", re.I)]
+        inside = [path.relative_to(self._folder).parts[:-1] for path in alone]
+        of_yolo = [any(part.lower() == "labels" for part in parts) for parts in inside]
+        return [p for p, sure in zip(alone, of_yolo) if not beside or p.parent in places or sure]
 
     def some_lines(self) -> list[str]:
         """Returns lines of the files that pictures have; of unreadable files none."""

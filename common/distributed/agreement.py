@@ -56,7 +56,7 @@ class Agreement:
             time.sleep(_LEAVE_SECONDS)
         for rank, side in ((0, first), (other, theirs)):
             if _REFUSAL in side:
-                raise UserError(f"rank {rank} does not start: {side[_REFUSAL]}", int(side[_STATUS]))
+                raise UserError(f"rank {rank} does not start: {side[_REFUSAL]}", int(side.get(_STATUS, 2)))
         names = [name for name in {**first, **theirs} if first.get(name) != theirs.get(name)]
         more = f" (and {len(names) - 1} more: {', '.join(names[1:4])})" if names[1:] else ""
         values = [

@@ -18,7 +18,7 @@ _STEERING = (
     *("NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "ONEDNN_DEFAULT_FPMATH_MODE"),
     *("JAX_DEFAULT_MATMUL_PRECISION", "LIBTPU_INIT_ARGS"),
 )
-_PACKAGES = ("tensorflow", "tf-keras", "jax", "jaxlib", "numpy", "horovod", "pillow", "av")
+_PACKAGES = ("tensorflow", "tf-keras", "jax", "jaxlib", "numpy", "horovod")
 _BLOCK = 1 << 16
 _MOST_READ = 1 << 30  # Bytes, which a disk reads in seconds.
 

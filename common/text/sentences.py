@@ -47,7 +47,7 @@ _ID, _COUNTER = re.compile(r"(?=\D*\d)[\w.,:/\\+-]+", re.A), re.compile(r"[\da-f
 _CODE = re.compile(r"([a-z]{2,3}|[A-Z]{2,3})([-_]\w+)?")  # Of a language, as in en, ENG and zh_Hans.
 # More equal codes in a column are no sentences; nor are cells that are there as often in so many first lines. Fewer
 # lines than the last do not show that the first has names. This project's choice.
-_LEAST_CODES, _OFTEN, _MANY, _LEAST_LINES = 2, 5, 2000, 10
+_LEAST_CODES, _OFTEN, _MOST_KINDS, _MANY, _LEAST_LINES = 2, 5, 20, 2000, 10
 _NAME = re.compile(r"[a-z][\w-]*")  # Of a column; a title has a capital letter.
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')  # A cell as CSV quotes it.
 # The first or the last line of a cell that has several.
@@ -163,7 +163,7 @@ def _varied(path: Path, columns: list[int], report: Report) -> list[int]:
     """Returns those of more than two columns that are no parts or kinds of text, such as train; or all."""
     rows = [row for _, row in itertools.islice(_rows(path), _MANY)]
     cells = {n: [_COUNTER.sub("0", cell) for cell in _filled(rows, n)] for n in columns}
-    varied = [n for n in columns if len({*cells[n]}) * _OFTEN > len(cells[n])]
+    varied = [n for n in columns if len({*cells[n]}) > min(len(cells[n]) / _OFTEN, _MOST_KINDS)]
     if len(varied) < 2 or varied[:2] == columns[:2]:
         return columns
     what = f"columns {varied[0] + 1} and {varied[1] + 1} read, as one before them repeats few words"

@@ -26,7 +26,7 @@ _APART, _KEYED, _OFTEN = 0.5, 0.5, 0.05
 _VARIED, _RELATED, _LEAST_PAIRS = 0.2, 0.3, 50
 # Pairs of a block, the most blocks of a text, the distance to another pair, and the part of the pairs whose own sides
 # fit better than those of two: 0.8 to 0.97 in Multi30k and newstest2014, 0.5 to 0.6 if their lines are shifted.
-_BLOCK, _BLOCKS, _FAR, _FITTING, _BEGIN = 200, 5, 7, 0.67, 400  # _BEGIN in characters.
+_BLOCK, _BLOCKS, _LEAST_BLOCKS, _FAR, _FITTING, _BEGIN = 200, 5, 3, 7, 0.67, 400  # _BEGIN in characters.
 _WORD = re.compile(r"[\u0e00-\u0eff\u3040-\u9fff]|[^\W\u0e00-\u0eff\u3040-\u9fff]+")
 _NUMBERED = re.compile(r"\s*[(\[]?(\d+)[.):\]\t]+\s*\D")
 _FIRST_WORD = re.compile(r"[\s\"]*([^\s=:\"]+)")
@@ -76,10 +76,8 @@ _IN_SENTENCES: dict[str, Callable[[str], Any]] = {
     "a mark for a network, such as [CLS], >>deu<< or a task's name": _with(
         r"\[(CLS|SEP|PAD|MASK|UNK)\]|>>\w{2,8}<<|<2\w\w>|__[a-z]{2,3}__|translate \w+ to \w+:"
     ),
-    "a mark of the direction of writing": _with(
-        f"[\u200e\u200f\u202a-\u202e\u2066-\u2069](?<!{_RIGHT}.)(?!{_RIGHT})"
-    ),
-    "no-break spaces in place of blanks": _with("\u00a0[^ \u00a0]+\u00a0[^ \u00a0]{2,}\u00a0"),
+    "a mark of the direction of writing": _with(f"^(?!.*{_RIGHT}).*[\u200e\u200f\u202a-\u202e\u2066-\u2069]"),
+    "no-break spaces in place of blanks": _with(r"\u00a0[^\W\d]+\u00a0[^\W\d]{2,}\u00a0"),
     "text whose hyphens are split off already (@-@)": _with(r" @-@ "),
     "words with their parts of speech or other factors": _with(r"(\S+[|_][A-Z]{2,5}\b\S* +){2}"),
     "a character without width, as of web pages": _with(f"^(?!.*{_DIVIDED}).*\u200b|[\u2060\ufeff\u00ad]"),
@@ -107,7 +105,7 @@ def _report_apart(pairs: Sequence[Pair], findings: Report) -> None:
 
     The correlation of words on the two sides of every second pair shows how well the sides of the others fit.
     """
-    if len(pairs) < _BLOCK:
+    if len(pairs) < _LEAST_BLOCKS * _BLOCK:
         return
     blocks = min(_BLOCKS, len(pairs) // _BLOCK)
     starts = np.linspace(0, len(pairs) - _BLOCK, blocks).astype(int)

@@ -231,7 +231,19 @@ def test_a_table_without_column_names_is_told_by_its_cells(tmp_path, row, right)
 def test_two_columns_of_labels_that_differ_are_refused(tmp_path):
     listed(tmp_path, ["path,label,class", "0.png,0,cat", "1.png,1,dog"])
     with pytest.raises(UserError, match="columns label and category may both be the labels, and they differ"):
-        listed(tmp_path, ["path,label,category", "0.png,cat,animal", "1.png,dog,animal"])
+        listed(tmp_path, ["path,label,category", "0.png,cat,animal", "1.png,dog,animal", "2.png,dog,pet"])
+    for rows, count in (
+        (["0.png,cat,", "1.png,dog,"], 0),
+        (["0.png,cat,a", "1.png,dog,a", "2.png,bus,b"], 1),
+    ):
+        examples, report = listed(tmp_path, ["path,label,category", *rows])
+        assert [one.label for one in examples][:2] == ["cat", "dog"]
+        assert sum("finer or coarser" in what for what in report.suspicious) == count
+
+
+def test_a_column_of_marks_that_may_be_a_split_is_no_class(tmp_path):
+    with pytest.raises(UserError, match="columns cat, dog, is_val, path; expected path,label"):
+        listed(tmp_path, ["path,cat,dog,is_val", "0.png,1,0,0", "1.png,0,1,1"])
 
 
 def test_several_classes_of_a_file_are_said(tmp_path):

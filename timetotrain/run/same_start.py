@@ -101,7 +101,7 @@ def num_replicas(benchmark: str, command: Sequence[str]) -> int:
     values = flags(command)
     number = values.get("config.num_replicas", "")
     if not number and "system" in values:
-        with contextlib.suppress(UserError, ImportError):
+        with contextlib.suppress(Exception):  # What is wrong with the presets is said elsewhere.
             return configs.preset(
                 benchmarks.module(benchmark, "presets").PRESETS, values["system"]
             ).num_replicas

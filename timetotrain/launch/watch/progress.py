@@ -86,7 +86,7 @@ class Detector:
             record.mark, record.at, record.work = mark, now, _work(worker)
         if not facts.get("waits"):
             record.alone_at = now
-        elif now - record.alone_at >= patience:
+        elif now - record.alone_at >= max(patience, FACTOR * record.longest):
             return True  # What it does meanwhile, such as Horovod's polls, is no work.
         bound = max(self._least, FACTOR * record.longest)
         if mark[0] != TRAINS or not record.longest:

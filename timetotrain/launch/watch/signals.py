@@ -41,7 +41,7 @@ class Signals:
 
     def end_at_once(self, at_once: bool) -> None:
         """While no process runs, which would end first, a signal, also one that has come before, raises UserError."""
-        self._at_once = at_once
+        self._at_once = at_once and not self.number  # A second signal disturbs nothing that ends.
         if at_once and self.number:
             raise UserError(stopped_by(self.number), 128 + self.number)
 
